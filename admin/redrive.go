@@ -14,9 +14,9 @@ import (
 
 var redrive = Verb{
 	Name: "redrive", Past: "Redriven", States: map[Table][]State{Inbox: {Dead}}, Does: map[Table]string{
-		Inbox: "They are published again from their dead letters, to the topics that they came from, and handled " +
-			"once. Other consumers of these topics receive them too; their inboxes skip messages that they handled. " +
-			"Messages whose dead letter is no longer in the outbox stay dead.",
+		Inbox: "They are published again from their dead letters, to their original topics, and handled once. Other " +
+			"consumers receive them too, and their inboxes skip duplicates. Messages whose dead letter was deleted stay " +
+			"dead.",
 	},
 }
 

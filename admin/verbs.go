@@ -72,8 +72,7 @@ var (
 		Name: "discard", Past: "Discarded", Stored: "discarded", Danger: true,
 		States: map[Table][]State{Outbox: pending, Inbox: {Dead, Failing, Ready}, Queue: pending}, Does: map[Table]string{
 			Outbox: "They are never published, except those that a forwarder has already read: pause the topic first. " +
-				"They keep their payload and the reason, and are deleted after their " +
-				"retention; requeue restores them until then.",
+				"Until their retention ends, requeue restores them.",
 			Inbox: "They are marked as handled: their next delivery is acked and does nothing.",
 			Queue: "They are never processed. This cannot be undone.",
 		},

@@ -25,10 +25,10 @@ type actFlags struct {
 
 func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.actor, "actor", "", "name for the audit log (default: USER, else the system user)")
+	flags.StringVar(&f.actor, "actor", "", "name for the audit log (default: your user name)")
 	flags.StringVar(&f.reason, "reason", "", "reason for the audit log")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "preview: print what would change, and change nothing")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print what would change, and change nothing")
 	cmd.PreRun = func(*cobra.Command, []string) {
 		if f.actor == "" {
 			f.actor = a.user()

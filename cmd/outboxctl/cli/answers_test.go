@@ -2,13 +2,11 @@ package cli
 
 import (
 	"bytes"
-	"encoding"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/printer"
 	gotoken "go/token"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,12 +14,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// answers lists all values that the sources pass to show and json, by file and expression: their row in the table of
+// answers lists all values that the sources pass to show and json, by file and expression: their row in the list of
 // docs/reference/outboxctl.md, and a value of their type.
 var answers = map[string]struct {
 	row   string
@@ -62,109 +59,74 @@ var answers = map[string]struct {
 	},
 }
 
-// parts are the types that answers consist of, with their own rows.
-var parts = map[reflect.Type]string{
-	reflect.TypeFor[admin.Message]():        "`outbox show`",
-	reflect.TypeFor[admin.Progress]():       "`progress`",
-	reflect.TypeFor[admin.Event]():          "an event",
-	reflect.TypeFor[admin.Filter]():         "a `filter`",
-	reflect.TypeFor[admin.Result]():         "the `result`",
-	reflect.TypeFor[admin.AuditEntry]():     "an entry",
-	reflect.TypeFor[admin.TopicStats]():     "a topic",
-	reflect.TypeFor[admin.Pause]():          "a pause",
-	reflect.TypeFor[admin.Partition]():      "a partition",
-	reflect.TypeFor[admin.ForwarderStats](): "a forwarder",
-	reflect.TypeFor[admin.Finding]():        "a finding",
-	reflect.TypeFor[errorGroup]():           "a group",
-	reflect.TypeFor[migration]():            "a migration",
-	reflect.TypeFor[sqlFile]():              "a file",
-}
-
-// page is the table of docs/reference/outboxctl.md.
+// page is the list of fields in docs/reference/outboxctl.md.
 type page struct {
 	t    *testing.T
 	rows map[string]string // by their beginning
-	seen map[reflect.Type]bool
 
 	written map[string][]string // fields of each row, by its beginning
 }
 
-// lists fails for each field of a value, and of its parts, that a row does not list.
-func (p page) lists(row string, v reflect.Value) {
+// lists fails for each field and exported type of a value that its row does not list.
+func (p page) lists(row string, v any) {
 	list := ""
-	for begins, fields := range p.rows {
+	for begins, names := range p.rows {
 		if strings.HasPrefix(begins, row) {
-			list = fields
+			list = names
 		}
 	}
 	if list == "" {
-		p.t.Errorf("the table has no row for %s", row)
+		p.t.Errorf("the list has no row for %s", row)
 		return
 	}
-	fields := fieldsOf(v)
-	p.written[row] = append(p.written[row], slices.Collect(maps.Keys(fields))...)
-	for name, of := range fields {
+	names := namesOf(reflect.ValueOf(v))
+	p.written[row] = append(p.written[row], names...)
+	for _, name := range names {
 		if !strings.Contains(list, "`"+name+"`") {
 			p.t.Errorf("the row of %s does not list %q", row, name)
 		}
-		for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer || of.Kind() == reflect.Map {
-			of = of.Elem()
-		}
-		if of.Kind() != reflect.Struct || isText(of) || p.seen[of] {
-			continue
-		}
-		p.seen[of] = true
-		if parts[of] == "" {
-			p.t.Errorf("%q of %s has fields, but no row of its own", name, row)
-			continue
-		}
-		p.lists(parts[of], reflect.Zero(of))
 	}
 }
 
-// isText reports whether a struct is not a JSON object, or one that the page explains once.
-func isText(t reflect.Type) bool {
-	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[admin.Count]() ||
-		t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
-}
-
-// fieldsOf returns the JSON fields of a value, with their types.
-func fieldsOf(v reflect.Value) map[string]reflect.Type {
-	v = reflect.Indirect(v)
-	all := map[string]reflect.Type{}
-	if v.Kind() == reflect.Map {
+// namesOf returns the names of the JSON fields of a value. The fields of an exported type are explained by its doc
+// comment, and api.txt lists them: it returns the name of the type instead.
+func namesOf(v reflect.Value) (names []string) {
+	of := v.Type()
+	for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
+		of, v = of.Elem(), reflect.Zero(of.Elem())
+	}
+	exported := strings.HasSuffix(of.PkgPath(), "/admin") || strings.HasSuffix(of.PkgPath(), "/move")
+	switch {
+	case exported && of.Kind() == reflect.Struct:
+		return []string{of.Name()}
+	case of.Kind() == reflect.Map:
 		for _, key := range v.MapKeys() {
-			all[key.String()] = v.MapIndex(key).Elem().Type()
+			names = append(append(names, key.String()), namesOf(reflect.ValueOf(v.MapIndex(key).Interface()))...)
 		}
-		return all
-	}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case f.Anonymous:
-			for name, of := range fieldsOf(v.Field(i)) {
-				all[name] = of
+	case of.Kind() == reflect.Struct && strings.HasSuffix(of.PkgPath(), "/cli"):
+		for i := range of.NumField() {
+			if f := of.Field(i); !f.Anonymous {
+				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+				names = append(names, name)
 			}
-		case name != "-" && f.IsExported():
-			all[name] = f.Type
+			names = append(names, namesOf(v.Field(i))...)
 		}
 	}
-	return all
+	return names
 }
 
-// TestDocumentListsTheFields: each field that a command writes as JSON is in the table of docs/reference/outboxctl.md,
-// as docs/reference/stability.md promises.
+// TestDocumentListsTheFields: each field that a command writes as JSON, or its type, is in the list of
+// docs/reference/outboxctl.md, as docs/reference/stability.md promises.
 func TestDocumentListsTheFields(t *testing.T) {
 	text, err := os.ReadFile("testdata/document.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := page{t: t, rows: map[string]string{}, seen: map[reflect.Type]bool{}, written: map[string][]string{}}
-	_, table, _ := strings.Cut(string(text), "| command | fields |")
-	for line := range strings.Lines(table) {
-		if cells := strings.SplitN(line, " | ", 2); len(cells) == 2 {
-			p.rows[strings.TrimPrefix(cells[0], "| ")] = cells[1]
+	p := page{t: t, rows: map[string]string{}, written: map[string][]string{}}
+	_, list, _ := strings.Cut(string(text), "## JSON")
+	for line := range strings.Lines(list) {
+		if command, fields, ok := strings.Cut(line, ": "); ok && strings.HasPrefix(line, "- ") {
+			p.rows[strings.TrimPrefix(command, "- ")] = fields
 		}
 	}
 	found := map[string]bool{}
@@ -179,7 +141,7 @@ func TestDocumentListsTheFields(t *testing.T) {
 			t.Errorf("%s is not written any more", where)
 		}
 		if a.row != "" {
-			p.lists(a.row, reflect.ValueOf(a.value))
+			p.lists(a.row, a.value)
 		}
 	}
 	p.listsNoOther()

@@ -51,10 +51,9 @@ func (b *brokerFlags) bind(cmd *cobra.Command) {
 	flags.StringVar(&b.nats, "nats", "", "`URL` of NATS servers, separated by commas")
 	flags.StringVar(&b.natsCred, "nats-creds", "", "`file` with NATS credentials")
 	flags.BoolVar(&b.tls, "broker-tls", false, "use TLS; NATS also uses it if its URL or its server requires it")
-	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the CA certificates of the broker (default: "+
-		"the system's)")
+	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the broker's CA certificates (default: the system's)")
 	flags.StringVar(&b.cert, "broker-cert", "", "`file` with the client certificate")
-	flags.StringVar(&b.key, "broker-key", "", "`file` with the key of the client certificate")
+	flags.StringVar(&b.key, "broker-key", "", "`file` with its key")
 	_ = cmd.RegisterFlagCompletionFunc("kafka-mechanism",
 		cobra.FixedCompletions([]string{sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512},
 			cobra.ShellCompDirectiveNoFileComp))

@@ -16,9 +16,9 @@ func (a *app) clean() *cobra.Command {
 	var keys bool
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete old rows: published, processed or discarded",
-		Long: `Delete rows that were published, processed or discarded longer ago than the flags set; from the inbox also
-messages that first failed longer ago and were not handled since. Dead messages stay. Forwarders and
-dispatchers clean on their own, unless you switched that off.`,
+		Long: `Delete rows that were published, processed or discarded longer ago than the given retentions, and inbox rows
+that first failed longer ago and were never handled. Dead messages stay. Forwarders and dispatchers clean
+on their own by default.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)

@@ -13,16 +13,16 @@ func (a *app) doctor() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Report problems, each with evidence and cure",
-		Long: `Report problems of the tables, forwarders, sessions and the server, worst first, each with its evidence
-and its cure: a command, an SQL statement, or a setting. Doctor changes nothing.
+		Long: `Report problems, worst first, each with evidence and cure: a command, an SQL statement, or a setting.
+Doctor changes nothing.
 
 Severities:
   critical  messages are not published or handled, may be lost, or the server will soon refuse work
   warning   it works, but not well, or not for long
   info      it can wait
 
-To see other roles' sessions, the role needs pg_read_all_stats. With --kafka, --nats or both, doctor also
-checks whether the broker can lose acknowledged messages or lacks a topic.`,
+To see other roles' sessions, the role needs pg_read_all_stats. With --kafka or --nats, doctor also checks
+whether the broker can lose acknowledged messages or lacks a topic.`,
 	}
 	broker.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

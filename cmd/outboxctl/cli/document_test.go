@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +16,8 @@ import (
 	"github.com/charmbracelet/colorprofile"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
 // TestDocument fails if docs/reference/outboxctl.md differs from the help of the commands. If intended, run `make
@@ -91,24 +94,25 @@ func document(t *testing.T) string {
 			})
 		}
 	}
-	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`.\n")
-	for _, g := range groups {
-		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
+	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`.\n\n```text\n")
+	for i, g := range groups {
+		fmt.Fprintf(doc, "%s%s:\n%s", strings.Repeat("\n", min(i, 1)), g.name, g.flags.FlagUsages())
 	}
+	doc.WriteString("```\n")
 	describeCommand(doc, root, groups)
 	doc.WriteString("\n## Short commands\n\nAn act on messages takes IDs or flags for selection, and flags for " +
-		"changes; a list of messages takes flags for selection and lists.\n\n| command | effect | flags |\n|---|---|---|\n")
+		"changes; a list takes flags for selection and lists.\n\n")
 	rows, of := []string{}, map[string][]string{} // commands by the rest of their rows
 	for _, cmd := range commands {
 		if rest, ok := inARow(cmd, groups); ok {
 			if of[rest] == nil {
 				rows = append(rows, rest)
 			}
-			of[rest] = append(of[rest], "`"+use(cmd)+"`")
+			of[rest] = append(of[rest], "`"+strings.TrimSuffix(use(cmd), " [ID...]")+"`")
 		}
 	}
 	for _, rest := range rows {
-		fmt.Fprintf(doc, "| %s | %s |\n", strings.Join(of[rest], ", "), rest)
+		fmt.Fprintf(doc, "- %s: %s\n", strings.Join(of[rest], ", "), rest)
 	}
 	for _, cmd := range commands {
 		if _, ok := inARow(cmd, groups); cmd != root && !ok {
@@ -123,7 +127,7 @@ func use(cmd *cobra.Command) string {
 	return strings.TrimPrefix(strings.TrimSuffix(cmd.UseLine(), " [flags]"), "outboxctl ")
 }
 
-// inARow returns effect and flags of a command on messages, or of another one with a short help, for a table.
+// inARow returns effect and flags of a command on messages, or of another one with a short help, for a list.
 func inARow(cmd *cobra.Command, groups []flagGroup) (rest string, ok bool) {
 	text := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))
 	effect := strings.TrimPrefix(strings.Join(strings.Fields(text), " "), sentence(cmd.Name()))
@@ -139,15 +143,23 @@ func inARow(cmd *cobra.Command, groups []flagGroup) (rest string, ok bool) {
 				flags = append(flags, "`--"+name+"`: "+strings.TrimPrefix(f.Usage, "`states`, separated by commas: "))
 			}
 		}
-		return effect + " | " + strings.Join(flags, "; "), true
+		return withFlags(effect, flags), true
 	}
 	own, common := flagsOf(cmd, groups)
 	own.VisitAll(func(f *pflag.Flag) {
 		name, usage := pflag.UnquoteUsage(f)
-		flags = append(flags, "`"+strings.TrimSpace("--"+f.Name+" "+name)+"`: "+usage)
+		flags = append(flags, "`"+strings.TrimSpace("--"+f.Name+" "+name)+"`: "+
+			strings.TrimPrefix(usage, "states, separated by commas: "))
 	})
-	return effect + " | " + strings.Join(append(flags, common...), "; "),
+	return withFlags(effect, append(flags, common...)),
 		cmd.HasParent() && len(flags) < 2 && !strings.Contains(text, "\n\n")
+}
+
+func withFlags(effect string, flags []string) string {
+	if len(flags) == 0 {
+		return effect
+	}
+	return strings.TrimSuffix(effect, ".") + ". Flags: " + strings.Join(flags, "; ")
 }
 
 // flagGroup is a group of flags shared by several commands.
@@ -168,13 +180,18 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 		fmt.Fprintf(doc, "\n%s\n```\n", strings.TrimRight(usage, "\n"))
 		return
 	}
-	if use := strings.TrimSuffix(cmd.UseLine(), " [flags]"); use != cmd.CommandPath() {
-		fmt.Fprintf(doc, "\n  %s\n", use)
+	if args := strings.TrimPrefix(use(cmd), strings.TrimPrefix(cmd.CommandPath(), "outboxctl ")); args != "" &&
+		cmd.Example == "" {
+		fmt.Fprintf(doc, "\n  %s%s\n", cmd.CommandPath(), args)
 	}
 	if cmd.Example != "" {
 		fmt.Fprintf(doc, "\n%s\n", strings.TrimRight(cmd.Example, "\n"))
 	}
 	own, common := flagsOf(cmd, groups)
+	var fields []string
+	if cmd.Name() == "forward" {
+		own, fields = withoutFields(own, reflect.TypeFor[forwarder.Config]())
+	}
 	if own.HasFlags() {
 		fmt.Fprintf(doc, "\n%s", own.FlagUsages())
 	}
@@ -182,6 +199,25 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 		fmt.Fprintf(doc, "\n  flags: %s\n", strings.Join(common, ", "))
 	}
 	doc.WriteString("```\n")
+	if len(fields) > 0 {
+		fmt.Fprintf(doc, "\nFields of [forwarder.Config](configuration.md#forwarderconfig): %s.\n", strings.Join(fields, ", "))
+	}
+}
+
+// withoutFields removes the flags that set a field of that name and type, and returns their names.
+func withoutFields(flags *pflag.FlagSet, config reflect.Type) (rest *pflag.FlagSet, fields []string) {
+	rest = pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.VisitAll(func(f *pflag.Flag) {
+		_, found := config.FieldByNameFunc(func(name string) bool {
+			return strings.EqualFold(name, strings.ReplaceAll(f.Name, "-", ""))
+		})
+		if _, is := f.Value.(*days); found && !is { // days have values of their own
+			fields = append(fields, "`--"+f.Name+"`")
+		} else {
+			rest.AddFlag(f)
+		}
+	})
+	return rest, fields
 }
 
 // flagsOf returns a command's own flags, and the names of the groups of its common flags.

@@ -26,28 +26,27 @@ func (a *app) forward() *cobra.Command {
 		Use: "forward", Short: "Publish the outbox to Kafka, NATS JetStream or RabbitMQ",
 		Long: `Publish the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C, SIGTERM). With
 RabbitMQ each topic goes to the durable queue of its name, which must exist. Any number of processes
-share the work. Flags can be set in the environment, such as --lease-ttl in OUTBOX_LEASE_TTL; a broker
-on the command line replaces one in the environment.`,
+share the work. Flags have environment variables, such as OUTBOX_LEASE_TTL; a broker on the command
+line replaces one in the environment.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings",
 	}
 	broker.bind(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&broker.amqp, "amqp", "", "`URL` of RabbitMQ: amqp://user:password@host:5672/vhost, or amqps")
-	flags.StringVar(&cfg.Name, "name", "", "name in logs and in the table of forwarders (default: host name "+
-		"and process id)")
+	flags.StringVar(&broker.amqp, "amqp", "", "`URL` of RabbitMQ, such as amqps://user:password@host/vhost")
+	flags.StringVar(&cfg.Name, "name", "", "name in logs and lists (default: host name and process id)")
 	flags.StringSliceVar(&cfg.Topics, "topics", nil, "publish only these topics, separated by commas")
 	flags.StringVar(&cfg.Scope, "scope", "",
 		"name of the set of topics: forwarders of one scope share lanes (default: from --topics)")
 	flags.IntVar(&cfg.Concurrency, "concurrency", 64, "messages published at the same time")
 	flags.DurationVar(&cfg.PollInterval, "poll-interval", 500*time.Millisecond, "fallback when no notification arrives")
 	flags.BoolVar(&cfg.DisableListen, "no-listen", false, "poll only, without LISTEN")
-	flags.DurationVar(&cfg.PublishTimeout, "publish-timeout", 30*time.Second, "time limit for publishing one message")
+	flags.DurationVar(&cfg.PublishTimeout, "publish-timeout", 30*time.Second, "time limit for one publish")
 	flags.DurationVar(&cfg.LeaseTTL, "lease-ttl", 10*time.Second, "how long lanes stay with a vanished forwarder")
 	flags.DurationVar(&cfg.CloseTimeout, "close-timeout", 30*time.Second,
-		"how long shutdown waits for publishes in flight")
+		"how long shutdown waits for publishes")
 	flags.IntVar(&cfg.MaxAttempts, "max-attempts", 10, "failed attempts after which a message is dead; -1 = never")
 	flags.DurationVar(&cfg.MinDeadAge, "min-dead-age", time.Hour,
-		"minimum age of a message before failed attempts can make it dead")
+		"minimum age of a message to die of failed attempts")
 	flags.StringVar(&cfg.DeadLetterTopic, "dead-letter-topic", "",
 		"`topic` for dead letters; the role must be allowed to write messages")
 	flags.BoolVar(&cfg.BlockKeyOnDead, "block-key-on-dead", false, "keep a key blocked behind its dead message")
@@ -55,10 +54,8 @@ on the command line replaces one in the environment.`,
 	flags.Var(&inboxRetention, "inbox-retention",
 		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
 	flags.Var(&deadRetention, "dead-retention",
-		"how long dead messages are kept before they are discarded; --inbox-retention none keeps those of the inbox "+
-			"(default: forever)")
-	flags.BoolVar(&drain, "drain", false, "publish all ready messages, except those of other live forwarders, "+
-		"then exit")
+		"discard messages dead for longer; those of the inbox stay with --inbox-retention none (default: never)")
+	flags.BoolVar(&drain, "drain", false, "publish ready messages that no other live forwarder owns, then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")
 	flags.BoolVar(&debug, "debug", false, "log at debug level")
 	retention.none, inboxRetention.none = true, true

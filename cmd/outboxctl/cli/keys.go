@@ -21,12 +21,10 @@ func (a *app) blockedKeys() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "blocked", Short: "List keys whose first message failed and waits for another attempt",
-		Long: `List keys whose first message failed and waits for another attempt, oldest message first. Later
-messages of the key wait behind it.`,
+		Long: `List keys whose first message failed and blocks the key until its next attempt, oldest message first.`,
 	}
 	f.bind(cmd, admin.Outbox)
-	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by a dead message instead, if forwarders have "+
-		"BlockKeyOnDead")
+	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by a dead message instead (BlockKeyOnDead)")
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of keys, at most 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)

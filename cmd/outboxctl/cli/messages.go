@@ -26,7 +26,7 @@ Without --state it lists all states.`}
 	if in != admin.Outbox {
 		cmd.Long = "List messages without their payloads, by " +
 			map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +
-			" and then oldest first."
+			", oldest first."
 	}
 	f.bind(cmd, in)
 	f.bindStates(cmd, in.States(), "")

@@ -102,16 +102,15 @@ func (a *app) migratePrint() *cobra.Command {
 	var format, dir string
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
-		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it
-writes files, and leaves existing ones alone. It needs no database.`,
+		Long:    `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). It needs no database.`,
 		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{"plain", "goose", "golang-migrate"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().StringVar(&dir, "dir", "", "write the files into this `folder`")
-	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, if the folder has migrations of your "+
-		"own; 0 = their own numbers")
+	cmd.Flags().StringVar(&dir, "dir", "", "write files into this `folder`, except those that exist")
+	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, after migrations of your own; 0 = their "+
+		"own numbers")
 	cmd.Flags().IntVar(&cfg.From, "from", 0, "first version to print; 0 = all")
 	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "for an outbox in partitions of this many ids; "+
 		"0 = one table")
@@ -195,11 +194,10 @@ func (a *app) migrateRoles() *cobra.Command {
 	var cfg schema.RolesConfig
 	cmd := &cobra.Command{
 		Use: "roles", Short: "Print SQL that creates roles with the least privileges",
-		Long: `Print SQL that creates a role with the least privileges for each part: writer, worker, forwarder,
-cleaner, admin, mover, reader. Run it as the owner of the tables after migrate up, as often as you like.`,
+		Long: `Print SQL that creates roles with the least privileges: writer, worker, forwarder, cleaner, admin, mover,
+reader. Run it as the owner of the tables after migrate up, as often as you like.`,
 	}
-	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "prefix of the roles' names (default: "+
-		"the name of the outbox table and _)")
+	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "prefix of their names (default: the outbox table's name and _)")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		var err error
 		if cfg.Tables, err = a.tables(); err != nil {

@@ -57,20 +57,19 @@ func (a *app) importWatermill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages of Watermill's forwarder into the outbox",
 		Long: `Move the pending messages of Watermill's forwarder from a table of watermill-sql v3 or v4 into the
-outbox. You can interrupt it and run it again. Messages written meanwhile are moved too. The forwarder
-may keep running unless it is stuck: it holds a lock while its broker refuses a message. Steps and role:
-docs/guides/moving.md. For envelopes other than JSON use package move.`,
+outbox, with those written meanwhile. You can interrupt this and run it again. Steps, locks
+and role: docs/guides/moving.md. For envelopes other than JSON use package move.`,
 		Example: "  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "",
 		"`table` of its offsets, in SQL (default: watermill_offsets_ and the topic)")
-	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "consumer group of Watermill's forwarder, if it has one")
+	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "its consumer group, if it has one")
 	flags.BoolVar(&f.cfg.UnreadableAsDead, "unreadable-as-dead", false,
 		"store unreadable messages as dead instead of stopping")
 	flags.StringVar(&key, "key", "", "ordering key: `metadata:NAME`, or topic for one key per topic (default: "+
-		"the key that the message carries)")
+		"the message's own)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		of, err := keyFunc(key)
 		if err != nil {
@@ -91,9 +90,9 @@ func (a *app) exportWatermill() *cobra.Command {
 	var f moveFlags
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages into the table of Watermill's forwarder",
-		Long: `Move pending messages back into the table of Watermill's forwarder, of watermill-sql v3 or v4. Stop all
-forwarders of the outbox first. Messages written meanwhile are moved too. Dead messages stay, and so do
-delayed ones unless the table is a delayed subscriber's.`,
+		Long: `Move pending messages, with those written meanwhile, into the table of Watermill's forwarder, of watermill-sql
+v3 or v4. Stop all forwarders of the outbox first. Dead messages stay, and so do delayed ones unless the
+table is a delayed subscriber's.`,
 	}
 	f.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -13,28 +13,26 @@ func (a *app) importTable() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "table TABLE", Short: "Move pending rows of a home-made outbox table into the outbox",
 		Long: `Move the pending rows of your own outbox table into the outbox, in the order of their ids. Stop its
-relay first. You can interrupt it and run it again. The steps: docs/guides/moving.md.
+relay first. You can interrupt this and run it again. Steps: docs/guides/moving.md.
 
-The flags are SQL expressions over the columns of that table, usually a column's name. If a column has
-the name of a flag, put m. in front of it.`,
+The flags are SQL expressions over its columns, usually a column's name; write m.topic if a column has
+the name of a flag.`,
 		Example: "  outboxctl import table events --pending 'sent_at IS NULL' --done 'sent_at = now()' --topic type --key " +
 			"customer --payload body --dry-run",
 		Args: cobra.ExactArgs(1),
 	}
 	bindMove(a, cmd, &act, &cfg.BatchSize)
 	flags := cmd.Flags()
-	flags.StringVar(&cfg.ID, "id", "id", "`column` that identifies a row and orders the rows")
+	flags.StringVar(&cfg.ID, "id", "id", "`column` that identifies and orders the rows")
 	flags.StringVar(&cfg.Pending, "pending", "", "`condition` of pending rows (required)")
-	flags.StringVar(&cfg.Done, "done", "", "how a row is marked as published: `assignments` of an UPDATE, after which "+
-		"--pending is false, or DELETE (required)")
+	flags.StringVar(&cfg.Done, "done", "", "`assignments` of an UPDATE that marks a row as published and makes "+
+		"--pending false, or DELETE (required)")
 	flags.StringVar(&cfg.Columns.Topic, "topic", "", "topic: `expression`; a constant is \"'orders'\" (required)")
-	flags.StringVar(&cfg.Columns.Payload, "payload", "", "payload: `expression`; other types than bytea "+
-		"are sent as text (required)")
-	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "UUID of the message: `expression` (default: a new one)")
-	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key: `expression` (default: from the metadata, "+
-		"as AggregateKey does)")
+	flags.StringVar(&cfg.Columns.Payload, "payload", "", "payload: `expression`; types other than bytea are sent as text (required)")
+	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "UUID: `expression` (default: a new one)")
+	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key: `expression` (default: AggregateKey of the metadata)")
 	flags.StringVar(&cfg.Columns.Metadata, "metadata", "", "metadata: `expression` of a JSON object (default: none)")
-	flags.StringVar(&cfg.Columns.DueAt, "due", "", "time until which the message is delayed: `expression` (default: none)")
+	flags.StringVar(&cfg.Columns.DueAt, "due", "", "due time: `expression` (default: none)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg.Table = args[0]
 		for _, required := range []string{"pending", "done", "topic", "payload"} {

@@ -15,8 +15,8 @@ func (a *app) reconcile() *cobra.Command {
 		Verb: admin.Verb{
 			Past: "Requeued", States: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
 			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish the
-missing ones again, such as after a power failure before the broker synced to disk. Name topics that go to this
-broker; its clock and the database's must agree within ten minutes.
+missing ones again, such as after a power failure. Name topics that go to this broker; its clock and the
+database's must agree within ten minutes.
 
 If a topic or stream deletes messages by age, size, number, compaction or consumption, set --after to
 a time since when nothing was deleted; otherwise reconcile refuses.`},

@@ -27,18 +27,17 @@ func (a *app) root() *cobra.Command {
 		Long: `Create, inspect and repair the tables of an outbox, an inbox and a queue, and publish messages.
 
   outbox  messages to publish
-  inbox   messages that the handlers of a Router have handled
+  inbox   messages that handlers of a Router have handled
   queue   messages that package queue stores first and processes later
 
 If something is wrong, begin with outboxctl doctor: it reports problems and their cures.
 
 The database comes from --dsn, else OUTBOX_DSN, else PGHOST, PGDATABASE, PGSERVICE and the like.
 
-Commands that change messages count them and ask first; --dry-run stops there, and --yes does not ask.
-Each change has an entry in the audit log.
+Commands that change messages count them and ask first. Each change has an entry in the audit log.
 
 Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
-130 interrupted (Ctrl-C). It prints what was changed or found by then.`,
+130 interrupted (Ctrl-C), after printing the result so far.`,
 		Version:           version(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -48,10 +47,9 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.global.dsn, "dsn", "", "connection `string` of the database; other users of the machine can see "+
-		"it: prefer OUTBOX_DSN")
+	flags.StringVar(&a.global.dsn, "dsn", "", "connection `string`; safer in OUTBOX_DSN")
 	flags.StringToStringVar(&a.global.tables, "tables", nil,
-		"`names` of the tables, such as schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, "+
+		"`names` of tables, such as schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, "+
 			"audit, idempotency (env OUTBOX_TABLES)")
 	flags.Lookup("tables").DefValue = "" // otherwise help shows []
 	flags.StringVarP(&a.global.output, "output", "o", "table", "`table` for people, or json for scripts")

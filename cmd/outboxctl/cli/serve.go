@@ -24,27 +24,24 @@ func (a *app) serve() *cobra.Command {
 	brokers := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Serve the admin page",
-		Long: `Serve the admin page, read-only by default.
+		Long: `Serve the admin page, read-only by default. It has no login: if others can reach it, put a proxy with a
+login in front, and set --actor-header to the header in which it passes the user. The proxy must remove
+that header from incoming requests; requests without it are refused.
 
-The page has no login. If others can reach it, put a proxy with a login in front, and set --actor-header
-to the header in which it passes the user: requests without it are refused. The proxy must remove
-the header from incoming requests.
-
-On a loopback address the page accepts only localhost, loopback addresses and the names in --host
-(against DNS rebinding): with a proxy on this machine, set --host to the name that browsers use. With
---kafka or --nats it also shows doctor's findings about the broker.`,
+On a loopback address it accepts only localhost, loopback addresses and --host, against DNS rebinding:
+behind a proxy, set --host to the name that browsers use. With --kafka or --nats it shows findings about
+the broker too.`,
 		Example: "  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
-	flags.StringVar(&f.title, "title", "Outbox", "title of the page, such as the name of the service")
+	flags.StringVar(&f.title, "title", "Outbox", "title of the page")
 	flags.BoolVar(&f.act, "act", false, "allow changes: requeue, discard, replay, pause and so on")
 	flags.BoolVar(&f.payloads, "payloads", false, "show payloads")
-	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy passes the user")
-	flags.StringSliceVar(&f.hosts, "host", nil, "accept only these host `names` and localhost (default: "+
-		"any name if others can reach the page)")
-	flags.StringVar(&f.actor, "actor", "", "name for the audit log without --actor-header "+
-		"(default: USER, else the system user)")
+	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` with the user, set by a proxy")
+	flags.StringSliceVar(&f.hosts, "host", nil, "accept only these host `names` and localhost (default: any, "+
+		"if others can reach the page)")
+	flags.StringVar(&f.actor, "actor", "", "name for the audit log without --actor-header (default: your user name)")
 	brokers.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := brokers.read(a, cmd); err != nil {

@@ -21,8 +21,8 @@ func (a *app) stats() *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Print backlog, age and rate of topics, forwarders, inbox and queue",
-		Long: `Print backlog, age and rate of topics, forwarders, inbox and queue. Counts stop at 10,000, earlier with
-several topics, and then have a plus. --watch with --output json prints a line of JSON each time.`,
+		Long: `Print backlog, age and rate of topics, forwarders, inbox and queue. Counts stop at 10,000, or earlier with
+several topics, and then have a plus.`,
 	}
 	cmd.Flags().BoolVar(&exact, "exact", false, "count every row; takes seconds with millions of rows")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat until interrupted")
