@@ -52,10 +52,13 @@ series except those of partitions has a label ` + "`db`" + `, the name of the ha
 `)
 	of := families(t)
 	write := func(title, about string, families []*dto.MetricFamily) {
-		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n| metric | type | labels | |\n|---|---|---|---|\n", title, about)
+		fmt.Fprintf(&page, "\n## %s\n\n%s\n\n", title, about)
 		for _, f := range families {
-			fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labelNames(f),
-				f.GetHelp())
+			labels := labelNames(f)
+			if labels != "" {
+				labels = " by " + labels
+			}
+			fmt.Fprintf(&page, "- `%s`, %s%s. %s\n", f.GetName(), strings.ToLower(f.GetType().String()), labels, f.GetHelp())
 		}
 	}
 	write("State of the tables: Collector", "Read from the tables, with up to four queries per scrape. The values are "+
@@ -86,11 +89,11 @@ func labelNames(f *dto.MetricFamily) string {
 		}
 		name := l.GetName()
 		if values := labelValues(f, name); len(values) > 1 || name == "by" {
-			name += ": " + strings.Join(values, ", ")
+			name += " (" + strings.Join(values, ", ") + ")"
 		}
 		names = append(names, name)
 	}
-	return strings.Join(names, "; ")
+	return strings.Join(names, ", ")
 }
 
 // labelValues returns the values of a label with a fixed set of values.

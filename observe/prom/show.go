@@ -27,8 +27,8 @@ func newDescs(db string) descs {
 		bounded: desc("counts_bounded", "1 if a count stopped at its limit, else 0: 10,000 dead or failing messages "+
 			"of a topic or consumer, 20,000 of all; 100 ready or delayed messages of a lane."),
 
-		messages: desc("messages", "Unpublished messages in the outbox, by state: ready, delayed, failing (waiting "+
-			"for another attempt), dead.", "topic", "state"),
+		messages: desc("messages", "Unpublished messages in the outbox; failing ones wait for another attempt.",
+			"topic", "state"),
 		oldest: desc("oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = none. The "+
 			"age of a delayed message begins when it is due.", "topic", "state"),
 		pausedFor: desc("topic_paused_seconds", "Time for which the topic has been paused; 0 = not paused.",
@@ -38,16 +38,16 @@ func newDescs(db string) descs {
 		paused: desc("topic_paused", "1 if the topic is paused: by a running forwarder because it is unavailable, or "+
 			"by an operator; else 0.", "topic", "by"),
 
-		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, by state: alive, or vanished less "+
-			"than an hour ago.", "state"),
+		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, alive or vanished within the last hour.",
+			"state"),
 		lanes: desc("leased_lanes", "Lanes (of 64 in a scope) that running forwarders own.", "scope"),
 
-		inboxMessages: desc("inbox_messages", "Messages of the inbox by state: failing, dead.", "consumer", "state"),
+		inboxMessages: desc("inbox_messages", "Failing and dead messages of the inbox.", "consumer", "state"),
 		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message; 0 = none.",
 			"consumer"),
 
-		queueMessages: desc("queue_messages", "Messages in the queue that are not done, by state: ready, delayed, "+
-			"failing (waiting for another attempt), dead.", "topic", "state"),
+		queueMessages: desc("queue_messages", "Messages in the queue that are not done; failing ones wait for another "+
+			"attempt.", "topic", "state"),
 		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready or failing and "+
 			"not being handled; 0 = none. The age of a delayed message begins when it is due.", "topic", "state"),
 		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute and none "+
