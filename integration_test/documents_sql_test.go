@@ -114,7 +114,6 @@ func TestOperationsStatements(t *testing.T) {
 	discard := func(a *admin.Admin, of admin.Action) (admin.Result, error) { return a.Discard(t.Context(), of) }
 	topic, reason := "bookings", "they asked us to"
 	acts := map[string]func() error{
-		"Requeue: one": act(requeue, admin.Filter{IDs: []string{"42"}}),
 		"Requeue: all messages of a topic that died of one cause": act(requeue, admin.Filter{
 			Topic: "bookings", ErrorContains: "unknown topic",
 		}),

@@ -283,7 +283,7 @@ const rootModule = "github.com/millrace-go/watermill-outbox"
 
 // imported maps package names in the documents to import paths.
 var imported = map[string]string{
-	"context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors", "http": "net/http",
+	"cmp": "cmp", "context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors", "http": "net/http",
 	"net": "net", "os": "os",
 	"filepath": "path/filepath", "strings": "strings", "time": "time",
 	"watermill": "github.com/ThreeDotsLabs/watermill", "message": "github.com/ThreeDotsLabs/watermill/message",
