@@ -634,6 +634,6 @@ func TestMoveToATableOfAnotherType(t *testing.T) {
 	newOldForwarder(t, moveTables[0], h.url)
 	h.publish(t, "orders", "K", "1")
 	_, err := move.ToWatermill(t.Context(), h.db, move.WatermillConfig{Marshaler: gobMarshaler{}})
-	require.ErrorContains(t, err, "Marshaler writes no JSON")
+	require.ErrorContains(t, err, "Marshaler does not write JSON")
 	assert.Len(t, waiting(t, h), 1)
 }

@@ -17,11 +17,11 @@ const (
 	actExport = "export"
 )
 
-// act is what the audit log says of a move. The entry is written by the first batch, in its transaction, and each batch
-// counts moved messages there, so it is right whatever ends the move.
+// act is the audit log entry of a move. The first batch writes it in its transaction, and each batch adds the number of
+// messages that it moved, so the entry is correct however the move ends.
 type act struct {
 	actor, action, reason string
-	what                  string // "from TABLE", which the reason begins with
+	what                  string // "from TABLE", the beginning of the reason
 }
 
 func (a *act) check(config string) error {
@@ -39,7 +39,7 @@ func (a *act) check(config string) error {
 	return nil
 }
 
-// note counts a batch.
+// note adds a batch to the entry.
 func (a *act) note(ctx context.Context, db *core.DB, q drive.Querier, r *Result, moved int) error {
 	if r.AuditID == 0 {
 		reason := strings.TrimSuffix(a.what+": "+a.reason, ": ")
@@ -55,10 +55,10 @@ func (a *act) note(ctx context.Context, db *core.DB, q drive.Querier, r *Result,
 	return nil
 }
 
-// endTimeout is for the end of a move whose context is over.
+// endTimeout bounds the last write of a move whose context has ended.
 const endTimeout = 5 * time.Second
 
-// end records the end of the move, by err if that is not nil, and returns the error.
+// end records the end of the move and its error, if any, and returns err.
 func (a *act) end(ctx context.Context, db *core.DB, r Result, err error) error {
 	outcome := ""
 	switch {

@@ -17,14 +17,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// ErrForwarderRuns is returned by ToWatermill while a forwarder of the outbox runs, or may.
+// ErrForwarderRuns is returned by ToWatermill while a forwarder of the outbox runs or may run.
 var ErrForwarderRuns = errors.New("move: a forwarder of this outbox runs: stop all of them first; " +
 	"one that was killed counts until its LeaseTTL has passed")
 
-// ToWatermill moves what the outbox has not sent yet into the table of Watermill's forwarder, which is a log or a queue
-// as it is found; dead messages stay. Stop our forwarders first, and the writers, or call it again for what they write.
-// To a log it leaves messages that are delayed until they fall due: Result.Left counts them. Keys travel as metadata,
-// and Watermill's forwarder sends everything in one line. It returns ErrForwarderRuns, or errors as FromWatermill does.
+// ToWatermill moves unsent messages from the outbox into the table of Watermill's forwarder, which may have the schema
+// DefaultPostgreSQLSchema or PostgreSQLQueueSchema; dead messages stay. Stop all forwarders of the outbox first. Stop
+// the writers too, or call it again for what they write. If the table cannot delay messages, delayed ones stay until
+// they are due: Result.Left counts them. Ordering keys become metadata; Watermill's forwarder sends all messages in a
+// single sequence. It returns ErrForwarderRuns, or errors as FromWatermill does.
 func ToWatermill(ctx context.Context, db *outbox.DB, cfg WatermillConfig) (Result, error) {
 	r, err := toWatermill(ctx, (*core.DB)(db), cfg)
 	if err != nil {
@@ -46,7 +47,7 @@ func toWatermill(ctx context.Context, db *core.DB, cfg WatermillConfig) (Result,
 	if err != nil {
 		return Result{}, err
 	}
-	table, err := cfg.look(ctx, db)
+	table, err := cfg.inspect(ctx, db)
 	if err != nil {
 		return Result{}, err
 	}
@@ -60,10 +61,10 @@ func toWatermill(ctx context.Context, db *core.DB, cfg WatermillConfig) (Result,
 	return run(ctx, db, o, &ours{db: db, delayed: table.delays}, w.put)
 }
 
-// ours is our own outbox, as the side that is left.
+// ours is our own outbox as the source of a move.
 type ours struct {
 	db      *core.DB
-	delayed bool // messages that are not due yet are taken too
+	delayed bool // delayed messages are moved too
 	last    int64
 }
 
@@ -90,7 +91,7 @@ func (o *ours) take(ctx context.Context, q drive.Querier, limit int) (items []it
 		if err := json.Unmarshal([]byte(metadata), &it.msg.Metadata); err != nil {
 			return fmt.Errorf("%s: metadata: %w", it.row, err)
 		}
-		if it.msg.Metadata == nil { // null
+		if it.msg.Metadata == nil { // the JSON was null
 			it.msg.Metadata = message.Metadata{}
 		}
 		core.SetKey(it.msg, key)
@@ -103,7 +104,7 @@ func (o *ours) take(ctx context.Context, q drive.Querier, limit int) (items []it
 	return items, lockingRows(err)
 }
 
-// alone makes sure that no forwarder runs, and that none starts before the batch has ended.
+// alone ensures that no forwarder runs, and that none starts before the batch ends.
 func (o *ours) alone(ctx context.Context, q drive.Querier) error {
 	if _, err := q.Exec(ctx, o.db.Render(sqltext.LockForwarders)); err != nil {
 		return err
@@ -137,7 +138,7 @@ func (o *ours) done(ctx context.Context, q drive.Querier, taken []item) error {
 	return err
 }
 
-// writer writes messages as Watermill's forwarder's publisher does.
+// writer writes messages as the publisher of Watermill's forwarder does.
 type writer struct {
 	watermillTable
 	db        *core.DB
@@ -154,8 +155,8 @@ func (w *writer) put(ctx context.Context, r *Result, items []item) error {
 			return fmt.Errorf("%s: %w", it.row, err)
 		}
 		if strings.HasPrefix(w.payload, "json") && !json.Valid(envelope.Payload) {
-			return fmt.Errorf("%s: WatermillConfig.Marshaler writes no JSON, and the payload column of the table is of type %s",
-				it.row, w.payload)
+			return fmt.Errorf("%s: WatermillConfig.Marshaler does not write JSON, and the payload column of the table has "+
+				"type %s", it.row, w.payload)
 		}
 		if w.delays {
 			envelope.Metadata.Set(delay.DelayedUntilKey, cmp.Or(it.due, atOnce))

@@ -1,5 +1,5 @@
 // Package move moves the pending messages of another outbox into this one, and back into Watermill's tables, so that
-// trying this module is reversible. docs/guides/moving.md has the steps.
+// you can try this module and go back. docs/guides/moving.md has the steps.
 //
 //	moved, err := move.FromTable(ctx, pub, move.TableConfig{
 //		Table:   "events",
@@ -15,17 +15,19 @@
 //
 // # Promises
 //
-// A row is always in exactly one of both places: each batch is read, written and marked as done in one transaction. If
-// a move ends early, by an error, a crash or a lost commit reply, the next call continues and moves nothing twice.
+// A message is always in exactly one of the two outboxes: each batch is read, written and marked as done in one
+// transaction. If a move ends early, after an error, a crash or a lost reply to COMMIT, the next call continues and
+// moves nothing twice.
 //
-// UUID, topic, payload and metadata are byte for byte those that Watermill's forwarder would have published. Ordering
-// keys come from the outbox.Publisher. Delays are kept; on the way back a delayed message stays until it is due.
+// UUID, topic, payload and metadata are byte for byte what Watermill's forwarder would have published. Ordering keys
+// come from the outbox.Publisher. Delays are kept; ToWatermill leaves delayed messages in the outbox if the table
+// cannot delay them.
 //
 // Watermill's own forwarder may run during a move from its tables. The relay of your own table must be stopped, and so
 // must every forwarder of this module during ToWatermill.
 //
-// A row locked by another session is awaited for at most LockTimeout; then the error names the session. Moves are
-// recorded in the audit log.
+// A move waits at most LockTimeout for a row that is locked by another session; then the error names the session. Moves
+// are recorded in the audit log.
 //
 // The examples are compiled and not run: they need tables on PostgreSQL.
 package move

@@ -16,24 +16,24 @@ import (
 const (
 	defaultLockTimeout = 10 * time.Second
 	maxLockTimeout     = 24 * time.Hour
-	askTimeout         = time.Second // which session has a lock: the whole table may be locked
+	holderTimeout      = time.Second // for finding the session that holds a lock: the whole table may be locked
 )
 
-// lock is what a batch may have to wait for.
+// lock describes the row locks that a batch may have to wait for.
 type lock struct {
-	of, in    string // "row with offset", and its table
-	by        string // the cure
-	statement string // returns which row it is, and whose
+	of, in    string // "row with offset", and the table of the row
+	by        string // how to end the wait
+	statement string // returns the locked row and the session that holds the lock
 	args      []any
 }
 
-// rowLocked is the error of a statement that locks rows of the side that is left, and has waited for too long. It may
-// be a lock of the whole table all the same.
+// rowLocked is the error of a statement that waited too long to lock rows of the source. The lock that it waited for
+// may nevertheless be one on the whole table.
 type rowLocked struct{ error }
 
 func (e rowLocked) Unwrap() error { return e.error }
 
-// lockingRows marks the error of such a statement.
+// lockingRows returns a rowLocked if err is a lock timeout.
 func lockingRows(err error) error {
 	if text.SQLState(err) == text.LockNotAvailable {
 		return rowLocked{err}
@@ -41,14 +41,14 @@ func lockingRows(err error) error {
 	return err
 }
 
-// boundWaits keeps what follows in a transaction from waiting for longer; below a millisecond it is for ever.
+// boundWaits sets the lock_timeout of the transaction. A bound below a millisecond means no limit.
 func boundWaits(ctx context.Context, q drive.Querier, bound time.Duration) error {
 	ms := strconv.FormatInt(bound.Milliseconds(), 10)
 	return drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&ms) }, sqltext.BoundLockWaits, ms)
 }
 
-// explain says of a batch that has waited for too long what for, and which session may have it. It asks after the
-// batch, whose wait the database has forgotten, so the other one may have ended meanwhile.
+// explain adds to the error of a batch that waited too long which row it waited for and which session may hold the
+// lock. It looks only after the batch has failed, so that session may have ended meanwhile.
 func explain(ctx context.Context, db *core.DB, o options, from side, err error) error {
 	if text.SQLState(err) != text.LockNotAvailable {
 		return err
@@ -63,12 +63,12 @@ func explain(ctx context.Context, db *core.DB, o options, from side, err error) 
 	var row, role, application string
 	var pid int64
 	var open *float64
-	_ = core.InTx(ctx, db, core.TxOptions{}, func(ctx context.Context) error { // the caller has an error already
+	_ = core.InTx(ctx, db, core.TxOptions{}, func(ctx context.Context) error { // the caller already has an error
 		q, err := db.Tx(ctx)
 		if err != nil {
 			return err
 		}
-		if err := boundWaits(ctx, q, askTimeout); err != nil {
+		if err := boundWaits(ctx, q, holderTimeout); err != nil {
 			return err
 		}
 		return drive.Collect(ctx, q, func(rows drive.Rows) error {

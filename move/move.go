@@ -16,20 +16,20 @@ import (
 
 const defaultBatchSize = 500
 
-// Result is the result of a move. It is valid with an error too.
+// Result is the result of a move. It is valid even with an error.
 type Result struct {
-	// Pending is how many messages waited when the move began, and Left how many at its end: written meanwhile, held back
-	// by a transaction that is still open, or delayed where the other side knows no delays. Call again until it is 0.
+	// Pending is the number of unsent messages when the move began, and Left the number at its end: written meanwhile,
+	// held back by an open transaction, or delayed if the target has no delays. Call again until Left is 0.
 	Pending int64 `json:"pending"`
 	Left    int64 `json:"left"`
-	// Moved is how many are in the other place now; of a dry run, how many would be.
+	// Moved is the number of messages moved, or with a dry run the number that would be moved.
 	Moved int64 `json:"moved"`
-	// Dead is how many of them are dead messages now, because they could not be read: see
+	// Dead is the number of these that became dead messages because they could not be read: see
 	// WatermillConfig.UnreadableAsDead.
 	Dead int64 `json:"dead,omitempty"`
-	// Topics is Moved by topic. Dead ones are under the topic of the forwarder.
+	// Topics is Moved by topic. Dead messages count under the topic of the forwarder.
 	Topics map[string]int64 `json:"topics"`
-	// AuditID is the entry in the audit log; 0 where nothing was moved.
+	// AuditID is the id of the audit log entry; 0 if nothing was moved.
 	AuditID int64 `json:"audit_id,omitempty"`
 }
 
@@ -44,14 +44,14 @@ func (r *Result) copy() Result {
 	return c
 }
 
-// options are what all moves have in common.
+// options are common to all moves.
 type options struct {
-	config      string // the struct that they are fields of
+	config      string // name of the config struct, for errors
 	batchSize   int
 	lockTimeout time.Duration
 	dryRun      bool
 	act         act
-	bury        string // topic of what cannot be read; "" = it ends the move
+	bury        string // topic of unreadable messages; "" = they end the move
 	progress    func(ctx context.Context, r Result)
 }
 
@@ -72,28 +72,28 @@ func (o *options) check(config string) error {
 	return o.act.check(config)
 }
 
-// side is the other outbox, as a move needs it. Its methods run in the transaction of a batch; with a dry run nothing
-// is written, so take begins behind what it returned last.
+// side is the source of a move. Its methods run in the transaction of a batch. A dry run marks nothing as done, so take
+// must continue after the rows that it returned last.
 type side interface {
 	pending(ctx context.Context, q drive.Querier) (int64, error)
 	take(ctx context.Context, q drive.Querier, limit int) ([]item, error)
 	done(ctx context.Context, q drive.Querier, taken []item) error
-	lock() lock // that take waits for after what it has read
+	lock() lock // that take waits for, after the rows that it has read
 }
 
-// item is a message on its way.
+// item is a message being moved.
 type item struct {
 	id    int64  // of the row
 	xid   string // of the transaction that wrote it, in a log
-	row   string // what errors call it
+	row   string // its name in errors
 	topic string
 	msg   *message.Message
-	due   string           // the time that the message is delayed to, RFC 3339; "" = it is not
-	raw   *message.Message // as it stands in the table
-	err   error            // why msg could not be made of it
+	due   string           // RFC 3339; "" = not delayed
+	raw   *message.Message // as stored in the table
+	err   error            // why msg could not be read
 }
 
-// run moves one batch after another until there are no more.
+// run moves batch after batch until none is left.
 func run(
 	ctx context.Context, db *core.DB, o options, from side, put func(ctx context.Context, r *Result, items []item) error,
 ) (r Result, err error) {
@@ -172,7 +172,7 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 	}
 }
 
-// errNoPublisher: see outbox.NewPublisher.
+// errNoPublisher is the error for a nil publisher.
 // Cause: the publisher that was passed is nil.
 var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, whose " +
 	"PublisherConfig.Key decides which messages keep their order")

@@ -13,12 +13,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// rows are rows of a table of watermill-sql.
+// rows reads the rows of a watermill-sql table.
 type rows struct {
 	watermillTable
 	envelopes *envelopes
 	dryRun    bool
-	last      item // that was read
+	last      item // the last one read
 }
 
 func (r *rows) count(ctx context.Context, q drive.Querier, statement string, args ...any) (n int64, err error) {
@@ -38,7 +38,7 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 		it.row = fmt.Sprintf("row with offset %d, uuid %q", it.id, uuid)
 		it.raw = message.NewMessage(uuid, payload)
 		if it.err = json.Unmarshal([]byte(metadata), &it.raw.Metadata); it.err != nil {
-			it.raw.Metadata = core.ReadMetadata([]byte(metadata)) // for viewers, when it is dead
+			it.raw.Metadata = core.ReadMetadata([]byte(metadata)) // readable enough to view a dead message
 		}
 		items = append(items, it)
 		return nil
@@ -59,7 +59,7 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 	return items, err
 }
 
-// keepDelay gives a message the delay of its row, unless it has one of its own.
+// keepDelay gives a message the delay of its row, unless it has its own.
 func keepDelay(msg *message.Message, row message.Metadata) {
 	if msg.Metadata[delay.DelayedUntilKey] != "" || msg.Metadata[delay.DelayedForKey] != "" {
 		return
@@ -71,10 +71,10 @@ func keepDelay(msg *message.Message, row message.Metadata) {
 	}
 }
 
-// atOnce is the time to which a row is delayed that is not delayed, in a queue that takes no row without a time.
+// atOnce is the time of messages without a delay, for queues that require a time.
 const atOnce = "1970-01-01T00:00:00Z"
 
-// log is a table of DefaultPostgreSQLSchema.
+// log is a table with DefaultPostgreSQLSchema.
 type log struct {
 	rows
 	group string
@@ -82,7 +82,7 @@ type log struct {
 
 var _ side = (*log)(nil)
 
-// local refuses a log whose transaction ids are another server's: nothing that is written there would be delivered.
+// local refuses a log with transaction ids of another server, because rows written to it would never be delivered.
 func (l *log) local(ctx context.Context, db *core.DB) error {
 	foreign := false
 	err := drive.Collect(ctx, db, func(rows drive.Rows) error {
@@ -135,7 +135,7 @@ func (l *log) take(ctx context.Context, q drive.Querier, limit int) ([]item, err
 	return l.read(ctx, q, sqltext.ReadLog, at.xid, at.id, limit)
 }
 
-// position locks the position of the group and returns it; the beginning for a group that has never read.
+// position locks the position of the group and returns it, or the beginning for a group that has never read.
 func (l *log) position(ctx context.Context, q drive.Querier, at *item) error {
 	for range 2 {
 		found := false
@@ -167,7 +167,7 @@ func (l *log) done(ctx context.Context, q drive.Querier, taken []item) error {
 	return err
 }
 
-// queue is a table of PostgreSQLQueueSchema.
+// queue is a table with PostgreSQLQueueSchema.
 type queue struct{ rows }
 
 var _ side = (*queue)(nil)

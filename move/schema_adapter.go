@@ -17,9 +17,8 @@ import (
 
 // SchemaAdapterConfig configures NewSchemaAdapter. The zero value is ready for use.
 type SchemaAdapterConfig struct {
-	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if you use one; default
-	// "forwarder_topic". Messages published to this topic are taken out of their envelopes and stored under their own
-	// topics.
+	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if you use one; default "forwarder_topic".
+	// Messages published to this topic are unwrapped and stored under their own topics.
 	ForwarderTopic string
 	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler
@@ -30,16 +29,16 @@ type schemaAdapter struct {
 	forwarderTopic string
 
 	mu        sync.Mutex
-	envelopes *envelopes // used under mu
+	envelopes *envelopes // guarded by mu
 }
 
-// NewSchemaAdapter lets a publisher of watermill-sql v3 write into the outbox what pub would write, with its Key and
-// limits. The transaction is the one of the watermill-sql publisher; PublisherConfig.WithoutTx and observers have no
-// effect. InsertQuery returns outbox.ErrInvalidMessage for messages that cannot be stored. It returns an error if pub
-// is nil.
+// NewSchemaAdapter lets a publisher of watermill-sql v3 write to the outbox as pub would, with its Key and limits. It
+// uses the transaction of the watermill-sql publisher; PublisherConfig.WithoutTx and observers have no effect.
+// InsertQuery returns outbox.ErrInvalidMessage for messages that cannot be stored. The constructor returns an error if
+// pub is nil.
 //
-// The adapter is for publishers only, and can be used concurrently: a watermill-sql subscriber that gets it fails,
-// because forwarder.Forwarder and forwarder.Subscriber read the outbox.
+// The adapter is safe for concurrent use. It is for publishers only: a watermill-sql subscriber with it fails, because
+// only forwarder.Forwarder and forwarder.Subscriber read the outbox.
 //
 // Forwarders find the messages at their next poll, or immediately after DB.Wake.
 func NewSchemaAdapter(pub *outbox.Publisher, cfg SchemaAdapterConfig) (wsql.SchemaAdapter, error) {
@@ -72,7 +71,7 @@ func (s *schemaAdapter) InsertQuery(topic string, msgs message.Messages) (wsql.Q
 	return wsql.Query{Query: stmt.SQL, Args: stmt.Args}, err
 }
 
-// open returns the messages in envelopes and their topics.
+// open unwraps messages and returns them with their topics.
 func (s *schemaAdapter) open(envelopes message.Messages) (topics []string, msgs message.Messages, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,9 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TableConfig says how an outbox table of one's own is read. Pending, Done and the fields of Columns are SQL that
-// becomes part of the statements as it is: write them into the program, and never take them from input. Where a column
-// of the table is meant that the move has a name for as well, write m. in front of it.
+// TableConfig describes your own outbox table. Pending, Done and the fields of Columns are SQL that is inserted into
+// statements unchanged: never take them from input. Prefix a column with m. if its name is ambiguous.
 type TableConfig struct {
 	// Table is the table's name in SQL. Required.
 	Table string
@@ -27,7 +26,8 @@ type TableConfig struct {
 	ID string
 	// Pending is the condition of unsent rows, such as "sent_at IS NULL". Required.
 	Pending string
-	// Done makes a row sent: assignments such as "sent_at = now()", or "DELETE". Required. Pending must no longer hold.
+	// Done marks a row as sent: assignments such as "sent_at = now()", or "DELETE". Required. Afterwards Pending must be
+	// false.
 	Done    string
 	Columns Columns
 
@@ -43,25 +43,26 @@ type TableConfig struct {
 	Progress func(ctx context.Context, r Result)
 }
 
-// Columns are expressions over the columns of a row, most often just their names.
+// Columns are SQL expressions over the columns of a row, usually just column names.
 type Columns struct {
-	// UUID identifies the message, and should be what the relay has sent as its identity; default: a new one.
+	// UUID is the message's UUID, which should be the ID that the relay sent; default: a random one.
 	UUID string
-	// Topic is where it goes. Required; a constant is written as in SQL, "'orders'".
+	// Topic is the topic. Required. A constant is an SQL literal, such as "'orders'".
 	Topic string
-	// Key is the ordering key; default: what the publisher finds.
+	// Key is the ordering key; default: the key that PublisherConfig.Key returns.
 	Key string
-	// Payload is the payload. Required. Other types than bytea are sent as text.
+	// Payload is the payload. Required. Types other than bytea are sent as text.
 	Payload string
-	// Metadata is a JSON object. Values that are no strings become their JSON text; null is left out. Default: none.
+	// Metadata is a JSON object; default: none. Values other than strings are stored as JSON text; null values are
+	// omitted.
 	Metadata string
-	// DueAt is the time to which the message is delayed, a timestamptz or NULL; default: none.
+	// DueAt is the time before which the message is not sent, a timestamptz or NULL; default: no delay.
 	DueAt string
 }
 
-// FromTable moves what the relay of a home-made outbox table has not sent yet into the outbox of pub, in the order of
-// the IDs. Stop the relay first: it does not know which rows are locked. It returns errors as FromWatermill does, one
-// also where Done leaves rows pending, and is called again in the same way.
+// FromTable moves the unsent messages of your own outbox table into the outbox of pub, in the order of their IDs. Stop
+// the relay of the table first, because it may send rows that are being moved. FromTable returns errors as
+// FromWatermill does, and an error if Done leaves rows pending. Call it again after any error.
 func FromTable(ctx context.Context, pub *outbox.Publisher, cfg TableConfig) (Result, error) {
 	r, err := fromTable(ctx, (*core.Publisher)(pub), cfg)
 	if err != nil {
@@ -84,7 +85,7 @@ func fromTable(ctx context.Context, pub *core.Publisher, cfg TableConfig) (Resul
 	if err := errors.Join(cfg.validate(), o.check("TableConfig")); err != nil {
 		return Result{}, err
 	}
-	t, err := cfg.look(ctx, pub.DB())
+	t, err := cfg.inspect(ctx, pub.DB())
 	if err != nil {
 		return Result{}, err
 	}
@@ -106,18 +107,18 @@ func (c *TableConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// ownTable is a table of the user's.
+// ownTable is the user's table.
 type ownTable struct {
-	id     string // its column
+	id     string // the name of its column
 	fill   *strings.Replacer
-	change string // statement that marks rows; "" = none
-	last   string // ID of the row that was read last, as text; "" = none
+	change string // statement that marks rows as sent
+	last   string // ID of the last row read, as text; "" = none
 }
 
 var _ side = (*ownTable)(nil)
 
-// look finds out what the expressions are, which also finds mistakes in them.
-func (c *TableConfig) look(ctx context.Context, db *core.DB) (*ownTable, error) {
+// inspect reads the types of the expressions, which also finds mistakes in them.
+func (c *TableConfig) inspect(ctx context.Context, db *core.DB) (*ownTable, error) {
 	name, columns, err := describe(ctx, db, c.Table)
 	if err != nil {
 		return nil, fmt.Errorf("TableConfig.Table: %w", err)
@@ -188,7 +189,7 @@ func (t *ownTable) take(ctx context.Context, q drive.Querier, limit int) (items 
 	return items, lockingRows(err)
 }
 
-// after is the ID that was read last, or NULL.
+// after returns the last ID read, or NULL.
 func (t *ownTable) after() any {
 	if t.last == "" {
 		return nil

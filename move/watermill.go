@@ -18,20 +18,21 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// WatermillConfig says where the messages of Watermill's forwarder are: in which tables of watermill-sql, v3 or v4. The
-// zero value has the defaults of the forwarder and watermill-sql.
+// WatermillConfig names the tables of Watermill's forwarder, made by watermill-sql v3 or v4. The zero value has the
+// defaults of the forwarder and watermill-sql.
 type WatermillConfig struct {
 	// Topic is the forwarder's ForwarderTopic; default "forwarder_topic".
 	Topic string
-	// MessagesTable and OffsetsTable are names in SQL, quoted if necessary; default "watermill_" and
-	// "watermill_offsets_" with the topic. A queue has no offsets.
+	// MessagesTable and OffsetsTable are names in SQL, quoted if necessary; default "watermill_" and "watermill_offsets_"
+	// followed by the topic. PostgreSQLQueueSchema has no offsets.
 	MessagesTable, OffsetsTable string
-	// ConsumerGroup is the group of the forwarder's subscriber, whose offset decides what is pending; default "".
+	// ConsumerGroup is the group of the forwarder's subscriber, whose offset determines which messages are pending;
+	// default "".
 	ConsumerGroup string
 	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler
-	// UnreadableAsDead stores rows without a valid envelope as dead messages, with the reason; default off: such a row
-	// ends the move. Their topic is the forwarder's. Invalid metadata characters become U+FFFD.
+	// UnreadableAsDead stores rows without a valid envelope as dead messages, with the reason, under the forwarder's
+	// topic; default off: such a row ends the move. Invalid characters in their metadata are replaced by U+FFFD.
 	UnreadableAsDead bool
 
 	// BatchSize is the number of messages in one transaction and in memory; default 500.
@@ -59,7 +60,7 @@ func (c *WatermillConfig) setDefaults() {
 	}
 }
 
-const wforwarderTopic = "forwarder_topic" // Watermill keeps the name to itself
+const wforwarderTopic = "forwarder_topic" // Watermill does not export it
 
 func (c *WatermillConfig) options() (options, error) {
 	o := options{
@@ -72,10 +73,10 @@ func (c *WatermillConfig) options() (options, error) {
 	return o, o.check("WatermillConfig")
 }
 
-// FromWatermill moves what Watermill's forwarder has not sent yet into the outbox of pub, whose Key gives the messages
-// their keys. The forwarder over there may run or not, and may be stopped for good once it has nothing left. It returns
-// when it has caught up, or an error of the database, of the context, or one that names the row or the field at fault.
-// Call it again after any error, and after outbox.ErrCommitUnknown too: nothing is moved twice.
+// FromWatermill moves the unsent messages of Watermill's forwarder into the outbox of pub, whose Key provides the
+// ordering keys. Watermill's forwarder may run meanwhile; stop it for good once it has nothing left to send.
+// FromWatermill returns when none are left, or an error of the database or the context, or one that names the row or
+// the field at fault. Call it again after any error, including outbox.ErrCommitUnknown: nothing is moved twice.
 func FromWatermill(ctx context.Context, pub *outbox.Publisher, cfg WatermillConfig) (Result, error) {
 	r, err := fromWatermill(ctx, (*core.Publisher)(pub), cfg)
 	if err != nil {
@@ -97,7 +98,7 @@ func fromWatermill(ctx context.Context, pub *core.Publisher, cfg WatermillConfig
 	if err != nil {
 		return Result{}, err
 	}
-	table, err := cfg.look(ctx, pub.DB())
+	table, err := cfg.inspect(ctx, pub.DB())
 	if err != nil {
 		return Result{}, err
 	}
@@ -112,18 +113,18 @@ func fromWatermill(ctx context.Context, pub *core.Publisher, cfg WatermillConfig
 	return run(ctx, pub.DB(), o, log, intoOutbox(pub, o))
 }
 
-// watermillTable is a table of watermill-sql as it was found.
+// watermillTable describes an existing table of watermill-sql.
 type watermillTable struct {
-	queue   bool // else it is a log
-	delays  bool // its subscriber waits until a row is due, and takes no row without a time
+	queue   bool // false: it is a log
+	delays  bool // its subscriber delays rows and requires a time in each
 	payload string
 	fill    *strings.Replacer
 
-	messages, offsets string // as SQL; a queue has no offsets
+	messages, offsets string // in SQL; a queue has no offsets
 }
 
-// look finds out what the tables are.
-func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTable, err error) {
+// inspect reads the schema of the tables.
+func (c *WatermillConfig) inspect(ctx context.Context, db *core.DB) (t watermillTable, err error) {
 	messages, columns, err := describe(ctx, db, c.MessagesTable)
 	if err != nil {
 		return t, fmt.Errorf("WatermillConfig.MessagesTable: %w", err)
@@ -167,13 +168,13 @@ func describe(ctx context.Context, db *core.DB, table string) (name string, colu
 	return name, columns, err
 }
 
-// reading is a statement in which the payload of a row is bytea.
+// reading returns the statement with the payload of a row as bytea.
 func (t watermillTable) reading(statement string) string {
 	return t.fill.Replace(strings.ReplaceAll(statement, "{payload}", asBytes("m.payload", t.payload)))
 }
 
-// asBytes is an expression of some type as bytea. What is JSON or text is UTF-8 to the client whatever the server keeps
-// it as.
+// asBytes converts an expression of type kind to bytea. JSON and text become UTF-8, whatever the encoding of the
+// database.
 func asBytes(expr, kind string) string {
 	if kind == "bytea" {
 		return expr
@@ -181,7 +182,7 @@ func asBytes(expr, kind string) string {
 	return "convert_to((" + expr + ")::text, 'UTF8')"
 }
 
-// bury writes a message that is dead from the start.
+// bury stores a message as dead.
 func bury(ctx context.Context, db *core.DB, o options, it item, why error) error {
 	if o.dryRun {
 		return nil
@@ -203,6 +204,6 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	return err
 }
 
-// Cause: a dump or logical replication brought the ids along.
+// Cause: a dump or logical replication copied the ids.
 var errForeign = errors.New("the table has transaction ids that this server has not assigned yet, so it was restored " +
 	"from another server, and watermill-sql delivers nothing from it: see docs/guides/moving.md, \"After a restore\"")
