@@ -82,10 +82,9 @@ type doctorRun struct {
 	commitsWait bool     // for a synchronous standby
 	obstacles   []string // triggers, rules and policies that may refuse rows or hide them from forwarders
 
-	forwarderMissing bool     // messages have been waiting for a minute, and no forwarder is alive
-	counted          bool     // members is complete
-	members          []member // forwarders that have a row
-	stats            *Stats
+	counted bool     // members is complete
+	members []member // forwarders that have a row
+	stats   *Stats
 }
 
 // run runs a check. On damaged tables a check may read whole tables, so its time is limited: the damage is already a

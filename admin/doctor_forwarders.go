@@ -138,14 +138,17 @@ func (e *doctorRun) ahead(m member) string {
 func (e *doctorRun) grants(ctx context.Context, m member) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
-	lacks, err := schema.Privileges(ctx, (*outbox.DB)(e.db), m.says.Role)
-	for _, p := range lacks {
-		if !p.Warning {
+	problems, err := schema.Check(ctx, (*outbox.DB)(e.db), schema.CheckConfig{Role: m.says.Role})
+	if err != nil && !errors.Is(err, schema.ErrSchemaChanged) {
+		return err
+	}
+	for _, p := range problems {
+		if p.Role == m.says.Role && !p.Warning {
 			e.find("privileges", Critical, fmt.Sprintf("%s %s, the role of %s", p.Object, p.Found, m),
 				"as the owner of the tables: "+p.Cure)
 		}
 	}
-	return err
+	return nil
 }
 
 // setUp checks the settings of a forwarder.

@@ -14,7 +14,8 @@ import (
 // checkTopics reports messages that are ready and not published.
 func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 	defer func() {
-		if err != nil && e.forwarderMissing && !slices.ContainsFunc(e.members, member.alive) {
+		var lives, waits bool
+		if err != nil && e.rows(ctx, []any{&lives, &waits}, func() {}, sqltext.CheckAlive) == nil && waits && !lives {
 			e.noForwarder(nil)
 		}
 	}()
@@ -41,7 +42,7 @@ func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 		}
 	}
 	switch {
-	case !e.counted && !e.forwarderMissing:
+	case !e.counted:
 		return nil // it is unknown which forwarder reads which topic
 	case !slices.ContainsFunc(e.members, member.alive):
 		e.noForwarder(ready)
@@ -68,13 +69,14 @@ func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 // noForwarderCritical is how long messages may be ready without any forwarder before the finding is critical.
 const noForwarderCritical = 2 * time.Minute
 
-// noForwarder adds the finding that no forwarder is running.
+// noForwarder adds the finding that no forwarder is running. ready is nil if messages have been ready for more than a
+// minute, and nothing else is known.
 func (e *doctorRun) noForwarder(ready map[string]TopicStats) {
 	if e.commitsWait {
 		return // they cannot renew their leases
 	}
 	s, what := Info, "no message has been ready for more than "+span(brief)
-	if e.forwarderMissing {
+	if ready == nil {
 		s, what = Warning, "messages have been ready for more than a minute"
 	}
 	for _, r := range ready {

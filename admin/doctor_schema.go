@@ -2,8 +2,8 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -14,21 +14,13 @@ import (
 func (e *doctorRun) checkSchema(ctx context.Context) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
-	problems, err := schema.Inspect(ctx, (*outbox.DB)(e.db))
-	if err != nil {
-		return err
-	}
-	own, err := schema.Privileges(ctx, (*outbox.DB)(e.db), "")
-	if err != nil {
+	problems, err := schema.Check(ctx, (*outbox.DB)(e.db), schema.CheckConfig{})
+	if err != nil && !errors.Is(err, schema.ErrSchemaChanged) {
 		return err
 	}
 	for _, p := range problems {
-		if slices.Contains(own, p) {
-			continue // the role of an operator need not have a forwarder's settings
-		}
-		if p.Found == sqltext.NoForwarder {
-			e.forwarderMissing = true
-			continue
+		if p.Role != "" {
+			continue // an operator need not have a forwarder's grants
 		}
 		s := Critical
 		if p.Warning {

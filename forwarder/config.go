@@ -98,13 +98,16 @@ type Config struct {
 	CleanInterval time.Duration
 
 	tables sqltext.Tables                          // of the handle
-	check  func(context.Context, *outbox.DB) error // schema.CheckOutbox, except in tests without a catalog
+	check  func(context.Context, *outbox.DB) error // schema.Check, except in tests without a catalog
 }
 
 func (c *Config) setDefaults() {
 	c.tables = c.tables.WithDefaults()
 	if c.check == nil {
-		c.check = schema.CheckOutbox
+		c.check = func(ctx context.Context, db *outbox.DB) error {
+			_, err := schema.Check(ctx, db, schema.CheckConfig{OnlyOutbox: true})
+			return err
+		}
 	}
 	if c.Name == "" {
 		host, err := os.Hostname()

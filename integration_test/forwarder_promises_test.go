@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // outcome runs sqltext.SettleFailed for the only message of an outbox and returns its outcome.
@@ -344,27 +343,4 @@ func TestPoolThatIsTooSmall(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorContains(t, err, "all 2 connections of the pool are in use")
 	}
-}
-
-// TestNoForwarderLives: Inspect reports this as a reason.
-func TestNoForwarderLives(t *testing.T) {
-	h := onPgx(t)
-	warnings := func() []schema.Problem {
-		found, err := schema.Inspect(t.Context(), h.db)
-		require.NoError(t, err)
-		require.NoError(t, schema.Check(t.Context(), h.db))
-		return found
-	}
-	h.publish(t, "orders", "K", "1")
-	assert.Empty(t, warnings())
-	h.exec(t, "update outbox set created_at = now() - interval '2 minutes'")
-	found := warnings()
-	require.Len(t, found, 1)
-	assert.True(t, found[0].Warning)
-	assert.Contains(t, found[0].String(), "no running forwarder")
-	h.exec(t, "alter table inbox set (autovacuum_enabled = off)")
-	assert.Len(t, warnings(), 2, "one warning does not hide another")
-	h.exec(t, "alter table inbox reset (autovacuum_enabled)")
-	startForwarderOn(t, h, quickConfig(), func(string, *message.Message) error { return errRefused })
-	assert.Empty(t, warnings())
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/queue"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 var ibxCleanup = []requirement{
@@ -148,7 +147,7 @@ var ibxSchema = []requirement{
 	{number: 117, text: "the schema has the table and its indexes", verdict: held, test: func(
 		t *testing.T, x ibx,
 	) {
-		require.NoError(t, schema.Check(t.Context(), x.db))
+		require.NoError(t, checkSchema(t.Context(), x.db))
 	}},
 }
 

@@ -30,7 +30,7 @@ func TestUnloggedPartition(t *testing.T) {
 	execScript(t, h, `CREATE TABLE outbox_split PARTITION OF outbox FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id);
 		CREATE TABLE "half-way" PARTITION OF outbox_split FOR VALUES FROM (100) TO (150);
 		CREATE TABLE rest PARTITION OF outbox_split FOR VALUES FROM (150) TO (200)`)
-	clean, err := schema.Inspect(t.Context(), h.db)
+	clean, err := schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	require.Empty(t, clean)
 	type damage struct{ sql, object, cure string }
@@ -50,11 +50,11 @@ func TestUnloggedPartition(t *testing.T) {
 	var cures []string
 	for _, d := range list {
 		execScript(t, h, d.sql)
-		found, err := schema.Inspect(t.Context(), h.db)
+		found, err := schemaProblems(t.Context(), h.db)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		p := found[0]
-		require.ErrorContains(t, schema.Check(t.Context(), h.db), p.String(), d.sql)
+		require.ErrorContains(t, checkSchema(t.Context(), h.db), p.String(), d.sql)
 		require.Equal(t, d.object, p.Object)
 		require.Equal(t, "is unlogged: a crash of the server would empty it", p.Found)
 		if d.cure != "" {
@@ -67,7 +67,7 @@ func TestUnloggedPartition(t *testing.T) {
 		require.Contains(t, r.out, p.Object+" is unlogged")
 		execScript(t, h, p.Cure)
 		cures = append(cures, p.Cure)
-		after, err := schema.Inspect(t.Context(), h.db)
+		after, err := schemaProblems(t.Context(), h.db)
 		require.NoError(t, err)
 		require.Empty(t, after, p.Cure)
 	}
@@ -90,7 +90,7 @@ func TestUnloggedPartition(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, `SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM inbox_queue)`))
 	assert.Greater(t, h.count(t, `SELECT nextval('outbox_id_seq')`), 60, "no id is assigned again")
 	h.exec(t, `UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'outbox'::regclass`) // like CREATE UNLOGGED TABLE
-	require.NoError(t, schema.Check(t.Context(), h.db), "the table is empty, and no statement makes it logged")
+	require.NoError(t, checkSchema(t.Context(), h.db), "the table is empty, and no statement makes it logged")
 }
 
 // tablespace creates a tablespace for the test, dropped after the databases created later.

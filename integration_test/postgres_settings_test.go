@@ -20,7 +20,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/queue"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // ways lists the ways to connect to a database with hostile settings.
@@ -127,7 +126,7 @@ const odd = `ключ é € ' \ " 100% \x41`
 // bears tries everything in this module.
 func bears(t *testing.T, h handle) error {
 	t.Helper()
-	check := schema.Check(t.Context(), h.db)
+	check := checkSchema(t.Context(), h.db)
 	publishes := bearsOutbox(t, h)
 	if check != nil || publishes != nil { // both name the setting
 		return errors.Join(check, publishes)
@@ -317,16 +316,16 @@ func TestARoleThatIsAlteredLater(t *testing.T) {
 	}
 }
 
-// TestInspectNamesTheSetting, where it is set, and the statement that resets it.
-func TestInspectNamesTheSetting(t *testing.T) {
+// TestCheckNamesTheSetting, where it is set, and the statement that resets it.
+func TestCheckNamesTheSetting(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
 	setOn(t, newPgxHandle(t, url), "default_transaction_isolation = serializable")
 	setOn(t, newPgxHandle(t, url), "synchronous_commit = off")
 	h := newPgxHandle(t, url)
 	database := value[string](t, h, "select quote_ident(current_database())")
-	require.ErrorContains(t, schema.Check(t.Context(), h.db), "RESET default_transaction_isolation")
-	found, err := schema.Inspect(t.Context(), h.db)
+	require.ErrorContains(t, checkSchema(t.Context(), h.db), "RESET default_transaction_isolation")
+	found, err := schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	cures := map[string]string{}
 	for _, p := range found {

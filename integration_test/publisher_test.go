@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/queue"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // stored is a row of the outbox.
@@ -294,11 +293,11 @@ func TestPublishThroughPgBouncer(t *testing.T) {
 			}), failure)
 		}
 		assert.Equal(t, 40, h.count(t, "select count(*) from outbox"))
-		require.NoError(t, schema.Check(t.Context(), h.db))
+		require.NoError(t, checkSchema(t.Context(), h.db))
 	})
 }
 
-// TestSwallowedInserts: if a trigger or a rule suppresses inserts, the caller gets ErrNotStored, and Inspect names the
+// TestSwallowedInserts: if a trigger or a rule suppresses inserts, the caller gets ErrNotStored, and Check names the
 // trigger or the rule.
 func TestSwallowedInserts(t *testing.T) {
 	t.Parallel()
@@ -311,7 +310,7 @@ func TestSwallowedInserts(t *testing.T) {
 			t.Run(table+" "+how, func(t *testing.T) {
 				forEachHandle(t, func(t *testing.T, h handle) {
 					h.exec(t, fmt.Sprintf(sql, table))
-					found, err := schema.Inspect(t.Context(), h.db)
+					found, err := schemaProblems(t.Context(), h.db)
 					require.NoError(t, err)
 					require.Len(t, found, 1)
 					assert.Equal(t, how+" swallow of table "+table, found[0].Object)

@@ -212,7 +212,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			conn.Release()
 			require.NoError(t, err)
 
-			found, err := schema.Inspect(t.Context(), h.db)
+			found, err := schemaProblems(t.Context(), h.db)
 			require.NoError(t, err)
 			require.NotEmpty(t, found)
 			assert.Equal(t, damage.object, found[0].Object)
@@ -221,7 +221,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			assert.Len(t, found, 1+damage.others, "%v", found)
 			assert.Equal(t, damage.warning, found[0].Warning)
 
-			err = schema.Check(t.Context(), h.db)
+			err = checkSchema(t.Context(), h.db)
 			if damage.warning {
 				require.NoError(t, err)
 				return
@@ -247,7 +247,7 @@ func TestCheckTakesEquivalents(t *testing.T) {
 		`add n int generated always as identity`)
 	h.exec(t, `alter table outbox alter topic set default 'orders'`)
 	h.exec(t, `alter sequence outbox_id_seq increment 5`)
-	found, err := schema.Inspect(t.Context(), h.db)
+	found, err := schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
 }
@@ -264,7 +264,7 @@ func TestCuresCure(t *testing.T) {
 		`alter table outbox reset (autovacuum_vacuum_scale_factor)`,
 	} {
 		h.exec(t, damage)
-		found, err := schema.Inspect(t.Context(), h.db)
+		found, err := schemaProblems(t.Context(), h.db)
 		require.NoError(t, err)
 		require.Len(t, found, 1, damage)
 		cure := found[0].Cure
@@ -272,7 +272,7 @@ func TestCuresCure(t *testing.T) {
 			cure = cure[at+2:]
 		}
 		h.exec(t, cure)
-		found, err = schema.Inspect(t.Context(), h.db)
+		found, err = schemaProblems(t.Context(), h.db)
 		require.NoError(t, err)
 		assert.Empty(t, found, damage)
 	}
@@ -281,7 +281,7 @@ func TestCuresCure(t *testing.T) {
 func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 	t.Parallel()
 	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
-		err := schema.Check(t.Context(), h.with(t, sqltext.Tables{Schema: "nowhere"}).db)
+		err := checkSchema(t.Context(), h.with(t, sqltext.Tables{Schema: "nowhere"}).db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
 		require.ErrorContains(t, err, "run schema.Migrate")
 		require.NotContains(t, err.Error(), "CREATE", "Migrate cures everything")
@@ -294,7 +294,7 @@ func TestCheckUsesFewQueries(t *testing.T) {
 	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = counted })
 	h.exec(t, "select") // the first statement of a pool reads the settings of its role
 	counted.queries.Store(0)
-	require.NoError(t, schema.Check(t.Context(), h.db))
+	require.NoError(t, checkSchema(t.Context(), h.db))
 	most := int64(9)
 	if partitioned {
 		most += 2 // the outbox and its partitions

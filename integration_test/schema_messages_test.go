@@ -24,8 +24,7 @@ func TestSchemaOfNoHandle(t *testing.T) {
 		for name, call := range map[string]func() error{
 			"Migrate": func() error { _, err := schema.Migrate(ctx, db, schema.MigrateConfig{}); return err },
 			"Status":  func() error { _, err := schema.Status(ctx, db); return err },
-			"Check":   func() error { return schema.Check(ctx, db) },
-			"Inspect": func() error { _, err := schema.Inspect(ctx, db); return err },
+			"Check":   func() error { return checkSchema(ctx, db) },
 		} {
 			require.ErrorIs(t, call(), outbox.ErrNoDB, name)
 		}
@@ -45,7 +44,7 @@ func TestTableOfAnotherProgram(t *testing.T) {
 			_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 			require.ErrorContains(t, err, cure)
 		}
-		err := schema.Check(t.Context(), h.db)
+		err := checkSchema(t.Context(), h.db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged)
 		require.ErrorContains(t, err, cure)
 		require.ErrorContains(t, err, "another program")
@@ -80,13 +79,13 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 	role := newRole(t, admin)
 	h := newPgxHandle(t, url+"&role="+role)
 
-	err := schema.Check(t.Context(), h.with(t, names).db)
+	err := checkSchema(t.Context(), h.with(t, names).db)
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
 	usage := fmt.Sprintf(`GRANT USAGE ON SCHEMA "Shop" TO "%s"`, role)
 	require.ErrorContains(t, err, usage)
 	admin.exec(t, usage)
 
-	found, err := schema.Inspect(t.Context(), h.with(t, names).db)
+	found, err := schemaProblems(t.Context(), h.with(t, names).db)
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
 	for _, p := range found {
@@ -96,7 +95,15 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 			admin.exec(t, p.Cure)
 		}
 	}
-	require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), "a forwarder's")
+	require.NoError(t, checkSchema(t.Context(), h.with(t, names).db), "a forwarder's")
+	of, err := schema.Check(t.Context(), admin.with(t, names).db, schema.CheckConfig{Role: role, OnlyOutbox: true})
+	require.NoError(t, err, "the same, asked by the owner of the tables")
+	require.Len(t, of, 2, "only a publisher needs these")
+	for _, p := range of {
+		require.Equal(t, role, p.Role)
+		require.True(t, p.Warning)
+		require.Contains(t, p.Cure, ` TO "`+role+`"`)
+	}
 	admin.exec(t, names.Render(`insert into {outbox} (uuid, topic, payload) values ('one', 'orders', 'one')`))
 	broker, log := newFakeBroker(), newLogCapture(t)
 	f, err := forwarder.New(h.with(t, names).db, broker, quickConfig(), log)
@@ -112,7 +119,7 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 	for _, p := range found {
 		admin.exec(t, p.Cure)
 	}
-	found, err = schema.Inspect(t.Context(), h.with(t, names).db)
+	found, err = schemaProblems(t.Context(), h.with(t, names).db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
 }
@@ -126,18 +133,18 @@ func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
 	admin.exec(t, `grant insert on outbox to `+role)
 	h := newPgxHandle(t, url+"&role="+role)
 
-	err := schema.Check(t.Context(), h.db)
+	err := checkSchema(t.Context(), h.db)
 	require.ErrorContains(t, err, fmt.Sprintf(`GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "%s"`, role))
 	require.NotContains(t, err.Error(), "outbox_lanes")
 	admin.exec(t, `grant usage on sequence outbox_id_seq to `+role)
-	require.NoError(t, schema.Check(t.Context(), h.db))
+	require.NoError(t, checkSchema(t.Context(), h.db))
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("orders", newMessage("hello")))
 
 	admin.exec(t, `revoke insert on outbox from `+role)
 	err = pub.Publish("orders", newMessage("hello"))
-	require.ErrorContains(t, err, "schema.Inspect lists the GRANT")
+	require.ErrorContains(t, err, "schema.Check lists the GRANT")
 }
 
 // TestMigrateNamesMissingGrants for a role without rights, then for one that may use the schema.
@@ -169,6 +176,6 @@ func TestCheckLooksElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
 	require.NoError(t, makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: "app"}).db))
-	err := schema.Check(t.Context(), h.db)
+	err := checkSchema(t.Context(), h.db)
 	require.ErrorContains(t, err, `the one in schema "app"`)
 }

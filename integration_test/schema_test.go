@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -37,6 +38,25 @@ func allMigrations(t testing.TB) []migrations.Migration {
 	return all
 }
 
+func checkSchema(ctx context.Context, db *outbox.DB) error {
+	_, err := schema.Check(ctx, db, schema.CheckConfig{})
+	return err
+}
+
+func checkOnlyOutbox(ctx context.Context, db *outbox.DB) error {
+	_, err := schema.Check(ctx, db, schema.CheckConfig{OnlyOutbox: true})
+	return err
+}
+
+// schemaProblems returns all problems, and an error only if the check failed.
+func schemaProblems(ctx context.Context, db *outbox.DB) ([]schema.Problem, error) {
+	found, err := schema.Check(ctx, db, schema.CheckConfig{})
+	if errors.Is(err, schema.ErrSchemaChanged) {
+		err = nil
+	}
+	return found, err
+}
+
 func TestMigrateIsIdempotent(t *testing.T) {
 	t.Parallel()
 	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
@@ -49,13 +69,13 @@ func TestMigrateIsIdempotent(t *testing.T) {
 			ran[i].AppliedAt = time.Time{}
 			assert.Equal(t, schema.Migration{Version: i + 1, Name: m.Name}, ran[i], h.name)
 		}
-		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
+		require.NoError(t, checkSchema(t.Context(), h.with(t, names).db), h.name)
 
 		ran, err = schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.NoError(t, err)
 		assert.Empty(t, ran, h.name)
 
-		warnings, err := schema.Inspect(t.Context(), h.with(t, names).db)
+		warnings, err := schemaProblems(t.Context(), h.with(t, names).db)
 		require.NoError(t, err)
 		assert.Empty(t, warnings, h.name)
 	})
@@ -80,7 +100,7 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 			total += len(r)
 		}
 		assert.Equal(t, len(allMigrations(t)), total, "each migration ran once")
-		require.NoError(t, schema.Check(t.Context(), handles[0].with(t, names).db))
+		require.NoError(t, checkSchema(t.Context(), handles[0].with(t, names).db))
 	}
 }
 
@@ -122,8 +142,8 @@ func TestMigrateOfAnOlderProcess(t *testing.T) {
 		ran, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 		require.NoError(t, err)
 		assert.Empty(t, ran)
-		require.NoError(t, schema.Check(t.Context(), h.db))
-		found, err := schema.Inspect(t.Context(), h.db)
+		require.NoError(t, checkSchema(t.Context(), h.db))
+		found, err := schemaProblems(t.Context(), h.db)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		assert.True(t, found[0].Warning)
@@ -178,7 +198,7 @@ func TestEveryNameCanBeChosen(t *testing.T) {
 		names := otherNames
 		names.Schema += h.name
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
-		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db))
+		require.NoError(t, checkSchema(t.Context(), h.with(t, names).db))
 		usable(t, h, names)
 	})
 }
@@ -187,8 +207,8 @@ func TestTwoTableSetsInOneSchema(t *testing.T) {
 	h := onPgx(t)
 	second := sqltext.Tables{Outbox: "audit"}
 	require.NoError(t, makeTables(t.Context(), h.with(t, second).db))
-	require.NoError(t, schema.Check(t.Context(), h.with(t, second).db))
-	require.NoError(t, schema.Check(t.Context(), h.db))
+	require.NoError(t, checkSchema(t.Context(), h.with(t, second).db))
+	require.NoError(t, checkSchema(t.Context(), h.db))
 	usable(t, h, second)
 	assert.Zero(t, h.count(t, "select count(*) from outbox"))
 }
@@ -202,9 +222,9 @@ func TestSchemaInSearchPath(t *testing.T) {
 	admin.exec(t, "create schema app")
 	h := newPgxHandle(t, url+"&search_path=app,public")
 	require.NoError(t, makeTables(t.Context(), h.db))
-	require.NoError(t, schema.Check(t.Context(), h.db))
-	require.NoError(t, schema.Check(t.Context(), admin.with(t, sqltext.Tables{Schema: "app"}).db))
-	require.Error(t, schema.Check(t.Context(), admin.db))
+	require.NoError(t, checkSchema(t.Context(), h.db))
+	require.NoError(t, checkSchema(t.Context(), admin.with(t, sqltext.Tables{Schema: "app"}).db))
+	require.Error(t, checkSchema(t.Context(), admin.db))
 }
 
 func TestHostileNamesAreRefused(t *testing.T) {
@@ -245,8 +265,8 @@ func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "DROP TABLE inbox_queue, outbox_idempotency CASCADE")
 	h.exec(t, "DELETE FROM outbox_migrations WHERE version > 1")
-	require.ErrorIs(t, schema.Check(t.Context(), h.db), schema.ErrSchemaChanged)
-	require.NoError(t, schema.CheckOutbox(t.Context(), h.db))
+	require.ErrorIs(t, checkSchema(t.Context(), h.db), schema.ErrSchemaChanged)
+	require.NoError(t, checkOnlyOutbox(t.Context(), h.db))
 
 	h.publish(t, "orders", "k", "one")
 	broker := newFakeBroker()
@@ -262,15 +282,20 @@ func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
 	assert.Equal(t, http.StatusOK, newSite(t, h, ui.Access{}).get("").status)
 	assert.Contains(t, ctl{t: t, url: h.url}.run("doctor").out, "was not applied")
 
+	h.exec(t, "ALTER TABLE inbox ADD more text NOT NULL")
+	require.NoError(t, checkOnlyOutbox(t.Context(), h.db))
+	h.exec(t, "ALTER TABLE outbox_topics ADD more text NOT NULL")
+	require.ErrorContains(t, checkOnlyOutbox(t.Context(), h.db), "this library does not know it")
+	h.exec(t, "ALTER TABLE outbox_topics DROP more")
 	h.exec(t, "DROP INDEX outbox_ready")
-	require.ErrorIs(t, schema.CheckOutbox(t.Context(), h.db), schema.ErrSchemaChanged)
+	require.ErrorIs(t, checkOnlyOutbox(t.Context(), h.db), schema.ErrSchemaChanged)
 }
 
 // TestCureOfAnInvalidIndex runs the cure statement by statement.
 func TestCureOfAnInvalidIndex(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_dead'::regclass")
-	found, err := schema.Inspect(t.Context(), h.db)
+	found, err := schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	_, statements, ok := strings.Cut(found[0].Cure, ": ")
@@ -278,7 +303,7 @@ func TestCureOfAnInvalidIndex(t *testing.T) {
 	for statement := range strings.SplitSeq(statements, "; ") {
 		h.exec(t, statement)
 	}
-	require.NoError(t, schema.Check(t.Context(), h.db))
+	require.NoError(t, checkSchema(t.Context(), h.db))
 }
 
 func versions(list []schema.Migration) (got []int) {
@@ -355,7 +380,7 @@ func TestMigrateInPartitions(t *testing.T) {
 			ran, err = schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 			require.NoError(t, err, "an older version leaves partitions alone")
 			assert.Empty(t, ran)
-			found, err := schema.Inspect(t.Context(), h.db)
+			found, err := schemaProblems(t.Context(), h.db)
 			require.NoError(t, err)
 			assert.Empty(t, found)
 			usable(t, h, names)
@@ -393,7 +418,7 @@ func TestFilesInPartitions(t *testing.T) {
 		_, err := h.pool.Exec(t.Context(), f.Content)
 		require.NoError(t, err, f.Name)
 	}
-	found, err := schema.Inspect(t.Context(), h.db)
+	found, err := schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
 	assert.Equal(t, 10, h.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass"))
@@ -408,7 +433,7 @@ func TestCheckOfPartitions(t *testing.T) {
 	h.exec(t, "ALTER TABLE outbox_p1 RESET (autovacuum_vacuum_scale_factor)")
 	h.exec(t, "ALTER TABLE outbox_default SET (autovacuum_enabled = off)")
 	h.exec(t, "DROP INDEX outbox_held")
-	found, err := schema.Inspect(t.Context(), h.db)
+	found, err := schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	require.Len(t, found, 3)
 	var objects []string
@@ -419,7 +444,7 @@ func TestCheckOfPartitions(t *testing.T) {
 	assert.ElementsMatch(t, []string{
 		`table public.outbox_p1`, `table public.outbox_default`, `index "outbox_held"`,
 	}, objects)
-	found, err = schema.Inspect(t.Context(), h.db)
+	found, err = schemaProblems(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // inPgxTx runs a test in a transaction and with the pgx.Tx that handlers get.
@@ -143,7 +142,7 @@ func TestPgxWithoutADescriptionCache(t *testing.T) {
 	h := newPgxHandle(t, newDatabase(t)+"&description_cache_capacity=0")
 	for range 2 {
 		require.NoError(t, makeTables(t.Context(), h.db))
-		require.NoError(t, schema.Check(t.Context(), h.db))
+		require.NoError(t, checkSchema(t.Context(), h.db))
 	}
 	h.exec(t, "create table if not exists kinds (i bigint[], f float8[], s text[], b bytea[], y bytea, n text)")
 	h.exec(t, "insert into kinds values ($1, $2, $3, $4, $5, $6)",

@@ -207,11 +207,13 @@ func (c *inspection) printed(text string) string {
 func (c *inspection) unknownColumns() {
 	known := map[[2]string]bool{}
 	for _, f := range expectedFacts() {
-		known[[2]string{c.names.Render(f.relation), f.name}] = true
+		known[[2]string{f.relation, f.name}] = true
 	}
-	for table, facts := range c.facts {
-		for _, f := range facts {
-			if f.kind == "column" && f.state == "NOT NULL" && f.text == "" && !known[[2]string{table, f.name}] {
+	for _, t := range tables {
+		c.notForOutbox = !ofForwarder(t.name)
+		table := c.names.Render(t.name)
+		for _, f := range c.facts[table] {
+			if f.kind == "column" && f.state == "NOT NULL" && f.text == "" && !known[[2]string{t.name, f.name}] {
 				c.problem(fmt.Sprintf("column %s.%s", table, sqltext.Quote(f.name)), "make it nullable or give it a default",
 					"must be given, but this library does not know it")
 			}

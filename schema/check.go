@@ -12,88 +12,52 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/partitions"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Check compares a live database with what the code needs. It returns nil, or ErrSchemaChanged with every problem and
-// its cure. It reads the catalogs in a few short queries and changes nothing.
+// CheckConfig configures Check.
+type CheckConfig struct {
+	// OnlyOutbox leaves out problems of tables that publishing and forwarding do not use, and of migrations that only
+	// concern those. A forwarder checks this when it starts.
+	OnlyOutbox bool
+	// Role is the role whose privileges are checked; default that of the connection. A role that does not exist lacks
+	// nothing.
+	Role string
+}
+
+// Check compares a live database with what the code needs. It returns all problems with their cures, and an error
+// unless all of them are warnings: ErrSchemaChanged, whose text lists the problems that are not. It reads the catalogs
+// in a few short queries and changes nothing.
 //
-// It also checks the grants of the connection's role: a forwarder's, or a publisher's if the role may insert messages
-// but not read them. Settings of the role or the database that make statements fail or alter texts are problems. Your
-// own columns and indexes are not, unless a column is NOT NULL and has no default. Indexes are recognised by their
-// definitions, not their names. Warnings of Inspect are not errors here.
+// Your own columns and indexes are not problems, unless a column is NOT NULL and has no default. Indexes are recognised
+// by their definitions, not their names. Settings of the role or the database that make statements fail or alter texts
+// are problems, and so are grants that a forwarder lacks, or a publisher if the role may insert messages but not read
+// them.
+//
+// Warnings are costly settings, settings that make a crash lose more or let the tables grow, rows that row security may
+// hide, triggers that may swallow inserts, grants that only some parts need, and migrations of a newer version.
 //
 // Check waits for a lock at most 5 seconds; then the error names the session that holds it. It returns outbox.ErrNoDB;
 // other errors come from the database.
-func Check(ctx context.Context, db *outbox.DB) error {
-	c, err := inspectAll(ctx, db)
-	if err != nil {
-		return err
-	}
-	return c.errors(false)
-}
-
-// CheckOutbox is Check for publishing and forwarding alone: the outbox, its lanes, forwarders and topics. It ignores
-// problems of other tables and migrations that only concern them, so the outbox of a database at an older migration
-// keeps working.
-func CheckOutbox(ctx context.Context, db *outbox.DB) error {
-	c, err := inspectAll(ctx, db)
-	if err != nil {
-		return err
-	}
-	return c.errors(true)
-}
-
-// errors returns the problems that are not warnings as an error, or nil.
-func (c *inspection) errors(ofOutbox bool) error {
-	var problems []Problem
-	for i, p := range c.found {
-		if !p.Warning && !(ofOutbox && c.optional[i]) {
-			problems = append(problems, p)
-		}
-	}
-	if len(problems) > 0 {
-		return &checkError{problems}
-	}
-	return nil
-}
-
-// Inspect is Check with warnings: costly settings of the role, settings that make a crash lose more or let the tables
-// grow, rows that row security may hide, messages that wait without a live forwarder, checks that will refuse messages,
-// grants that only some parts need, and migrations of a newer version. It looks for waiting messages only if the tables
-// and indexes are right, and reports the session that has locked them after 2 seconds.
-func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
-	c, err := inspectAll(ctx, db)
-	if err != nil {
-		return nil, err
-	}
-	if c.stop || c.damaged {
-		return c.found, nil
-	}
-	if err := c.soonAlive(ctx, (*core.DB)(db)); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
-		// which is among the problems found
-		return nil, fmt.Errorf("check %s: %w", c.names.OutboxName(), err)
-	}
-	return c.found, nil
-}
-
-func inspectAll(ctx context.Context, db *outbox.DB) (*inspection, error) {
+func Check(ctx context.Context, db *outbox.DB, cfg CheckConfig) ([]Problem, error) {
 	all, err := known(db)
 	if err != nil {
 		return nil, err
 	}
-	c, err := inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
+	c, err := inspect(ctx, (*core.DB)(db), cfg, (*core.DB)(db).Tables(), all)
 	for range secondLooks {
 		if err != nil || !c.damaged {
 			break
 		}
 		found := c.found
-		c, err = inspect(ctx, (*core.DB)(db), (*core.DB)(db).Tables(), all)
+		c, err = inspect(ctx, (*core.DB)(db), cfg, (*core.DB)(db).Tables(), all)
 		if err == nil && slices.Equal(found, c.found) {
 			break
 		}
 	}
-	return c, err
+	if err != nil {
+		return nil, err
+	}
+	return c.found, schemaChanged(c.found)
 }
 
 // secondLooks is the number of times that damage is checked again: a partition may be dropped between two statements of
@@ -106,8 +70,10 @@ type database interface {
 	Transact(ctx context.Context, fn func(drive.Querier) error) error
 }
 
-func inspect(ctx context.Context, db database, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
-	c := &inspection{q: db, names: names, all: all, optional: map[int]bool{}}
+func inspect(
+	ctx context.Context, db database, cfg CheckConfig, names sqltext.Tables, all []migrations.Migration,
+) (*inspection, error) {
+	c := &inspection{q: db, cfg: cfg, names: names, all: all}
 	err := c.steps(ctx, c.server, c.settings)
 	if err == nil && !c.stop {
 		err = db.Transact(ctx, func(q drive.Querier) error {
@@ -136,31 +102,16 @@ func (c *inspection) steps(ctx context.Context, list ...func(context.Context) er
 	return nil
 }
 
-// alive reports that no forwarder runs.
-func (c *inspection) alive(ctx context.Context) error {
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var lives, waits bool
-		if err := rows.Scan(&lives, &waits); err != nil {
-			return err
-		}
-		if waits && !lives {
-			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, on these tables",
-				sqltext.NoForwarder)
-		}
-		return nil
-	}, c.names.Render(sqltext.CheckAlive))
-}
-
 type inspection struct {
 	q     drive.Querier
+	cfg   CheckConfig
 	names sqltext.Tables
 	all   []migrations.Migration
 	found []Problem
 
-	notForOutbox bool         // the outbox itself does not need the objects being checked
-	optional     map[int]bool // indexes in found of problems with those objects
+	notForOutbox bool // the outbox itself does not need the objects being checked
 
-	role                 string
+	role                 string // of the connection
 	standby              bool
 	encoding             string // of the database
 	unusualSettings      bool   // some settings need a check
@@ -174,21 +125,27 @@ type inspection struct {
 }
 
 func (c *inspection) problem(object, cure, found string, args ...any) {
-	c.damaged = true
+	c.damaged = c.damaged || !c.leavesOut()
 	c.denial(object, cure, found, args...)
 }
 
 // denial reports a problem other than damage to the tables.
 func (c *inspection) denial(object, cure, found string, args ...any) {
-	if c.notForOutbox {
-		c.optional[len(c.found)] = true
-	}
-	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
+	c.add(Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
 }
 
 func (c *inspection) warning(object, cure, found string, args ...any) {
-	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure, Warning: true})
+	c.add(Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure, Warning: true})
 }
+
+func (c *inspection) add(p Problem) {
+	if !c.leavesOut() {
+		c.found = append(c.found, p)
+	}
+}
+
+// leavesOut reports whether problems of the objects being checked were not asked for.
+func (c *inspection) leavesOut() bool { return c.notForOutbox && c.cfg.OnlyOutbox }
 
 // anything reports a missing set of tables in one line.
 func (c *inspection) anything(ctx context.Context) error {

@@ -10,26 +10,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// soonAlive is alive with a short wait for locks, because here a lock is only a warning.
-func (c *inspection) soonAlive(ctx context.Context, db database) error {
-	err := db.Transact(ctx, func(q drive.Querier) error {
-		c.q = q
-		if err := drive.Collect(ctx, q, func(drive.Rows) error { return nil }, sqltext.CheckPatience); err != nil {
-			return err
-		}
-		return c.alive(ctx)
-	})
-	c.q = db
-	if text.SQLState(err) != lockNotAvailable {
-		return err
-	}
-	found, cure, err := holder(ctx, db, c.names)
-	if err == nil {
-		c.warning("table "+c.names.OutboxName(), cure, "could not be read: %s", found)
-	}
-	return err
-}
-
 // explainLocked adds the holder of a lock to an error about that lock.
 func explainLocked(ctx context.Context, db database, names sqltext.Tables, err error) error {
 	if text.SQLState(err) != lockNotAvailable {

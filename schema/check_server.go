@@ -69,9 +69,11 @@ func (c *inspection) whoAsks(ctx context.Context) error {
 		}
 		if !usable {
 			name := sqltext.Quote(c.names.Schema)
-			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)),
-				"denies USAGE to role %s", sqltext.Quote(c.role))
-			c.stop = true
+			c.stop, c.damaged = true, true
+			c.add(Problem{
+				Object: "schema " + name, Found: "denies USAGE to role " + sqltext.Quote(c.role), Role: c.role,
+				Cure: fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)),
+			})
 		}
 		return nil
 	}, sqltext.CheckRole, c.names.Schema)

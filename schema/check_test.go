@@ -98,11 +98,11 @@ func (r *serverRow) Err() error   { return nil }
 func (r *serverRow) Close() error { return nil }
 
 func checkOf(t *testing.T, q database) error {
-	c, err := inspect(t.Context(), q, sqltext.Tables{}, nil)
+	c, err := inspect(t.Context(), q, CheckConfig{}, sqltext.Tables{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &checkError{c.found}
+	return schemaChanged(c.found)
 }
 
 func TestCheckOfTheServer(t *testing.T) {

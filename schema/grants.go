@@ -1,13 +1,12 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
-	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -50,28 +49,6 @@ type need struct {
 	forwarder, publisher, others []string
 }
 
-// Privileges lists the grants that a role lacks for the work of a forwarder, or of a publisher if it may insert
-// messages but not read them. Grants that only some parts need are warnings. The role "" is the connection's; a role
-// that does not exist lacks nothing. It returns outbox.ErrNoDB, or an error of the database.
-func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, error) {
-	own := (*core.DB)(db)
-	if err := own.Check(); err != nil {
-		return nil, err
-	}
-	c := inspection{q: own, names: own.Tables(), optional: map[int]bool{}}
-	err := c.whoAsks(ctx)
-	if role != "" {
-		c.role, c.found, c.stop = role, nil, false
-	}
-	if err == nil && !c.stop {
-		err = c.grants(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("privileges for %s: %w", c.names.OutboxName(), err)
-	}
-	return c.found, nil
-}
-
 // grants reports the privileges that the role lacks. A forwarder needs nearly all of them, a publisher very few;
 // privileges that only some parts need are warnings.
 func (c *inspection) grants(ctx context.Context) error {
@@ -96,20 +73,22 @@ func (c *inspection) grants(ctx context.Context) error {
 			relations, privileges = append(relations, n.relation), append(privileges, p)
 		}
 	}
-	lacks := map[string][]string{}
-	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var relation, privilege string
-		err := rows.Scan(&relation, &privilege)
-		lacks[relation] = append(lacks[relation], privilege)
-		return err
-	}, sqltext.CheckPrivileges, relations, privileges, c.role)
+	lacks, err := c.lacks(ctx, c.role, relations, privileges)
 	if err != nil {
-		return fmt.Errorf("read privileges: %w", err)
+		return err
+	}
+	c.cannotReadMigrations = slices.Contains(lacks[c.names.Render("{migrations}")], "SELECT")
+	role := cmp.Or(c.cfg.Role, c.role)
+	if role != c.role {
+		if lacks, err = c.lacks(ctx, role, relations, privileges); err != nil {
+			return err
+		}
 	}
 	outbox := lacks[c.names.OutboxName()]
 	publishes := slices.Contains(outbox, "SELECT") && !slices.Contains(outbox, "INSERT")
-	c.cannotReadMigrations = slices.Contains(lacks[c.names.Render("{migrations}")], "SELECT")
+	defer func() { c.notForOutbox = false }()
 	for _, n := range needs {
+		c.notForOutbox = len(n.forwarder) == 0
 		var must, may []string
 		for _, p := range lacks[n.relation] {
 			if slices.Contains(n.forwarder, p) && !publishes || publishes && slices.Contains(n.publisher, p) {
@@ -118,17 +97,37 @@ func (c *inspection) grants(ctx context.Context) error {
 				may = append(may, p)
 			}
 		}
-		c.denied(n, must, c.denial)
-		c.denied(n, may, c.warning)
+		c.denied(n, role, must, false)
+		c.denied(n, role, may, true)
 	}
 	return nil
 }
 
-func (c *inspection) denied(n need, privileges []string, report func(object, cure, found string, args ...any)) {
+// lacks returns which of the privileges a role lacks, by relation.
+func (c *inspection) lacks(
+	ctx context.Context, role string, relations, privileges []string,
+) (map[string][]string, error) {
+	lacks := map[string][]string{}
+	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+		var relation, privilege string
+		err := rows.Scan(&relation, &privilege)
+		lacks[relation] = append(lacks[relation], privilege)
+		return err
+	}, sqltext.CheckPrivileges, relations, privileges, role)
+	if err != nil {
+		return nil, fmt.Errorf("read privileges: %w", err)
+	}
+	return lacks, nil
+}
+
+func (c *inspection) denied(n need, role string, privileges []string, warning bool) {
 	if len(privileges) > 0 {
 		list := strings.Join(privileges, ", ")
-		report(strings.ToLower(n.kind)+" "+n.relation,
-			fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, sqltext.Quote(c.role)),
-			"denies %s to role %s", list, sqltext.Quote(c.role))
+		c.add(Problem{
+			Object: strings.ToLower(n.kind) + " " + n.relation,
+			Found:  fmt.Sprintf("denies %s to role %s", list, sqltext.Quote(role)),
+			Cure:   fmt.Sprintf("GRANT %s ON %s %s TO %s", list, n.kind, n.relation, sqltext.Quote(role)),
+			Role:   role, Warning: warning,
+		})
 	}
 }

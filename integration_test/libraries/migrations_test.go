@@ -80,7 +80,8 @@ func TestFilesForOtherMigrationTools(t *testing.T) {
 				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: tables})
 				run(t, url, files)
 				db := openOutbox(t, open(t, url), tables)
-				require.NoError(t, schema.Check(t.Context(), db))
+				_, err := schema.Check(t.Context(), db, schema.CheckConfig{})
+				require.NoError(t, err)
 				ran, err := schema.Migrate(t.Context(), db, schema.MigrateConfig{})
 				require.NoError(t, err)
 				require.Empty(t, ran, "the files left work for Migrate")
@@ -103,7 +104,8 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 		files["0001_users"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\ncreate table users ();\n")}
 		files["0002_more"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\nalter table users add name text;\n")}
 		migrationTools[format](t, url, files)
-		require.NoError(t, schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{})))
+		_, err = schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{}), schema.CheckConfig{})
+		require.NoError(t, err)
 	}
 }
 
@@ -127,7 +129,8 @@ func TestFilesForAtlas(t *testing.T) {
 	executor, err := atlas.NewExecutor(driver, dir, atlas.NopRevisionReadWriter{})
 	require.NoError(t, err)
 	require.NoError(t, executor.ExecuteN(t.Context(), 0))
-	require.NoError(t, schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{})))
+	_, err = schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{}), schema.CheckConfig{})
+	require.NoError(t, err)
 }
 
 // TestFilesAreFiles writes the result of Files to disk, as a user would.

@@ -26,9 +26,6 @@ const (
          || pg_catalog.set_config('standard_conforming_strings', 'on', true)
          || pg_catalog.set_config('lock_timeout', '5s', true)`
 
-	// CheckPatience bounds the wait for the locks of CheckAlive, to the end of the transaction.
-	CheckPatience = `SELECT pg_catalog.set_config('lock_timeout', '2s', true)`
-
 	// CheckHolder returns the session that holds an exclusive lock on some tables or their partitions, or waits for
 	// one, so that others wait behind it: the table, the pid, the role and the application, empty if this role may not
 	// see them.
@@ -118,10 +115,6 @@ UNION ALL
 SELECT r.name, 'insert rule', pg_catalog.quote_ident(w.rulename), r.oid::pg_catalog.regclass::text, '', ''
   FROM r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.oid AND w.ev_type = '3' AND w.is_instead
     AND w.ev_enabled <> 'D'`
-
-	// NoForwarder is the text of schema.Inspect if CheckAlive finds a waiting message and no forwarder. admin.Doctor
-	// reports more about that.
-	NoForwarder = "has no running forwarder, and messages have been ready for more than a minute"
 
 	// CheckAlive reports whether a forwarder is alive, and whether the first ready message has been ready for more than
 	// a minute.

@@ -22,19 +22,23 @@ const (
    'USAGE')`
 
 	// DoctorLocks lists sessions whose transactions have held locks on tables for some time, or wait for a lock on the
-	// whole table: the modes, whether they lock the whole table, and whether they are granted. It leaves out vacuum and
+	// whole table, or have or wait for a lock on a whole partition: the modes, whether they lock the whole table, and
+	// whether they are granted. It leaves out vacuum and
 	// analyze, which block nothing: vacuum gives up its lock for truncating a table as soon as a session waits for it.
 	//
 	// Arguments: tables, seconds.
 	DoctorLocks = `SELECT ` + activity + `, l.name, l.modes, l.whole, l.granted
-  FROM (SELECT k.pid, n.name, string_agg(DISTINCT k.mode, ', ') AS modes,
-               k.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AS whole,
-                 k.granted
-          FROM unnest($1::text[]) AS n(name)
-          JOIN pg_locks k ON k.relation = to_regclass(n.name) AND k.locktype = 'relation'
+  FROM (SELECT k.pid, t.name, string_agg(DISTINCT k.mode, ', ') AS modes, w.whole, k.granted
+          FROM (SELECT to_regclass(n.name)::oid AS oid, n.name, false AS part FROM unnest($1::text[]) AS n(name)
+                 UNION ALL SELECT i.inhrelid, i.inhrelid::regclass::text, true FROM unnest($1::text[]) AS n(name)
+                  JOIN pg_inherits i ON i.inhparent = to_regclass(n.name)) t
+          JOIN pg_locks k ON k.relation = t.oid AND k.locktype = 'relation'
+         CROSS JOIN LATERAL (SELECT k.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                 'AccessExclusiveLock') AS whole) w
          WHERE k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
            AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') AND k.pid NOT IN (` + vacuums + `)
-         GROUP BY k.pid, n.name, whole, k.granted) l
+           AND (w.whole OR NOT t.part)
+         GROUP BY k.pid, t.name, w.whole, k.granted) l
   JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE a.pid <> pg_backend_pid() AND (l.granted OR l.whole) AND a.wait_event IS DISTINCT FROM 'SyncRep'
    AND a.xact_start < clock_timestamp() - $2::float8 * interval '1 second'
@@ -60,7 +64,7 @@ const (
  GROUP BY 1 HAVING sum(a.touched) > 0 ORDER BY 1`
 
 	// DoctorObstacles lists objects that operators have put on the tables and that may swallow, refuse or hide rows: the
-	// kind, the table, the name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect reports
+	// kind, the table, the name. rule and trigger (of any update): they may refuse to settle a row; schema.Check reports
 	// those that swallow inserts. unique: an index that refuses rows that ours accept; unique constraint: such an index
 	// of a constraint. child: a table that inherits. detached: a table that has the name of a partition of the outbox, but
 	// is not attached. nodefault: a partitioned outbox without a default. security: row security that applies to a role

@@ -30,7 +30,7 @@ func Explain(err error) error {
 	}
 	switch SQLState(err) {
 	case InsufficientPrivilege:
-		err = fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
+		err = fmt.Errorf("%w (schema.Check lists the GRANT statements that the role of this connection needs)", err)
 	case ReadOnlyServer:
 		err = fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was "+
 			"begun as a ReadOnly one, "+
@@ -59,7 +59,7 @@ func HasCure(err error) bool {
 
 // ErrNotStored is outbox.ErrNotStored.
 var ErrNotStored = errors.New("outbox: the database accepted the insert and stored fewer rows: " +
-	"drop the BEFORE INSERT trigger that returns NULL, or the rule, on the table: schema.Inspect names it")
+	"drop the BEFORE INSERT trigger that returns NULL, or the rule, on the table: schema.Check names it")
 
 // Stored returns ErrNotStored for an error of an insert that found its rows missing, or that a rule on the table
 // forbids; for others it does the same as Explain.
