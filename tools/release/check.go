@@ -34,7 +34,7 @@ func check(ctx context.Context, root, version string) (err error) {
 		run  func(context.Context) (string, error)
 	}{
 		{"tag a clone", r.tag},
-		{"install the library, and build the README's program", r.library},
+		{"install the library, and build examples/kafka", r.library},
 		{"install the commands", r.commands},
 		{"compare the API", r.api},
 		{"build the archives", r.archives},
@@ -76,22 +76,17 @@ func (r *rehearsal) tag(ctx context.Context) (string, error) {
 	return strings.Join(tags, " "), nil
 }
 
-// library follows the README in the module of a user.
+// library builds the program that the README links in the module of a user.
 func (r *rehearsal) library(ctx context.Context) (string, error) {
-	readme, err := os.ReadFile(filepath.Join(r.clone, "README.md"))
+	program, err := os.ReadFile(filepath.Join(r.clone, "examples", "kafka", "main.go"))
 	if err != nil {
 		return "", err
-	}
-	_, program, found := strings.Cut(string(readme), "```go\npackage main\n")
-	program, _, ended := strings.Cut(program, "\n```\n")
-	if !found || !ended {
-		return "", errors.New("README.md has no program")
 	}
 	dir := filepath.Join(r.work, "booking")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n"+program), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), program, 0o644); err != nil {
 		return "", err
 	}
 	for _, command := range [][]string{

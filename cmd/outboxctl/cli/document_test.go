@@ -200,7 +200,8 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 	}
 	doc.WriteString("```\n")
 	if len(fields) > 0 {
-		fmt.Fprintf(doc, "\nFields of [forwarder.Config](configuration.md#forwarderconfig): %s.\n", strings.Join(fields, ", "))
+		fmt.Fprintf(doc, "\nFields of [forwarder.Config](configuration.md#forwarderconfig): %s.\n",
+			strings.Join(fields, ", "))
 	}
 }
 

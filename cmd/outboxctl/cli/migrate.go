@@ -102,7 +102,8 @@ func (a *app) migratePrint() *cobra.Command {
 	var format, dir string
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
-		Long:    `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). It needs no database.`,
+		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). It needs no
+database.`,
 		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")

@@ -28,7 +28,8 @@ the name of a flag.`,
 	flags.StringVar(&cfg.Done, "done", "", "`assignments` of an UPDATE that marks a row as published and makes "+
 		"--pending false, or DELETE (required)")
 	flags.StringVar(&cfg.Columns.Topic, "topic", "", "topic: `expression`; a constant is \"'orders'\" (required)")
-	flags.StringVar(&cfg.Columns.Payload, "payload", "", "payload: `expression`; types other than bytea are sent as text (required)")
+	flags.StringVar(&cfg.Columns.Payload, "payload", "", "payload: `expression`; types other than bytea "+
+		"are sent as text (required)")
 	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "UUID: `expression` (default: a new one)")
 	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key: `expression` (default: AggregateKey of the metadata)")
 	flags.StringVar(&cfg.Columns.Metadata, "metadata", "", "metadata: `expression` of a JSON object (default: none)")

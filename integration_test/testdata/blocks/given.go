@@ -55,6 +55,7 @@ var (
 	pub             message.Publisher
 	subscriber      message.Subscriber
 	kafkaSubscriber message.Subscriber
+	orders          message.Subscriber
 	bus             *cqrs.EventBus
 	marshaler       forwarder.Marshaler
 	book            message.HandlerFunc
