@@ -23,7 +23,8 @@
 //
 //   - Unavailable: no connection, no confirm in time, a negative confirm (a full queue with reject-publish), no queue
 //     for the message, no exchange, no permission, resource alarms.
-//   - Permanent: a routing key or a metadata key over 255 bytes, headers larger than a frame, outbox.ErrInvalidMessage.
+//   - Permanent: a routing key, exchange name, metadata key or property such as the content type over 255 bytes, headers
+//     larger than a frame, outbox.ErrInvalidMessage.
 //   - Unknown: everything else, such as a message over max_message_size. The broker then closes the topic's channel,
 //     which fails the other messages in flight too; the forwarder tries each again.
 package amqp

@@ -1,7 +1,10 @@
 package amqp
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
@@ -21,10 +24,7 @@ type Marshaler struct {
 
 var _ wmamqp.Marshaler = Marshaler{}
 
-// maxShortString is AMQP's limit for names and routing keys. Exceeding it breaks the client's connection.
-const maxShortString = 255
-
-// Marshal returns outbox.ErrInvalidMessage for a metadata key that cannot be a header.
+// Marshal returns outbox.ErrInvalidMessage for a metadata key, message id or other property over 255 bytes.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	out, err := m.inner().Marshal(header.Rename(msg, func(key string) string {
 		switch {
@@ -38,17 +38,29 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	if err != nil {
 		return out, err
 	}
-	for key := range out.Headers {
-		if len(key) > maxShortString {
-			return out, fmt.Errorf("%w: metadata key of %d bytes: AMQP allows %d", outbox.ErrInvalidMessage, len(key),
-				maxShortString)
-		}
-	}
 	out.DeliveryMode = amqp091.Persistent
 	if out.MessageId == "" {
 		out.MessageId = msg.UUID
 	}
-	return out, nil
+	return out, errors.Join(
+		checkLength("metadata key", slices.Collect(maps.Keys(out.Headers))...),
+		checkLength("message id", out.MessageId),
+		checkLength("content type", out.ContentType),
+		checkLength("property", out.ContentEncoding, out.CorrelationId, out.ReplyTo, out.Expiration, out.Type, out.UserId,
+			out.AppId),
+	)
+}
+
+// checkLength returns an error for a string over 255 bytes, which AMQP's names, routing keys and most properties cannot
+// have: amqp091-go closes the connection on it.
+func checkLength(what string, values ...string) error {
+	const limit = 255
+	for _, s := range values {
+		if len(s) > limit {
+			return fmt.Errorf("%w: %s of %d bytes: AMQP allows %d", outbox.ErrInvalidMessage, what, len(s), limit)
+		}
+	}
+	return nil
 }
 
 // Unmarshal returns the wrapped marshaler's message with the original names of its metadata. DefaultMarshaler fails on

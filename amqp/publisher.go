@@ -65,12 +65,11 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	if err != nil {
 		return err
 	}
-	routingKey := p.cfg.RoutingKey(topic, msg)
-	if len(routingKey) > maxShortString {
-		return fmt.Errorf("%w: routing key of %d bytes: AMQP allows %d", outbox.ErrInvalidMessage, len(routingKey),
-			maxShortString)
+	exchange, routingKey := p.cfg.Exchange.GenerateName(topic), p.cfg.RoutingKey(topic, msg)
+	if err := errors.Join(checkLength("exchange", exchange), checkLength("routing key", routingKey)); err != nil {
+		return err
 	}
-	ch, err := p.channel(topic)
+	ch, err := p.channel(topic, exchange)
 	if err != nil {
 		return err
 	}
@@ -78,11 +77,11 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	// The timer bounds the write as well: a broker with a resource alarm stops reading.
 	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
 	defer giveUp.Stop()
-	return ch.publish(p.cfg.Exchange.GenerateName(topic), routingKey, !p.cfg.AllowUnroutable, made)
+	return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
 }
 
-// channel returns the open channel of a topic and counts a call. It opens one if necessary.
-func (p *Publisher) channel(topic string) (*channel, error) {
+// channel returns the open channel of a topic and counts a call. It opens one and declares its exchange if necessary.
+func (p *Publisher) channel(topic, exchange string) (*channel, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn == nil || p.conn.IsClosed() {
@@ -107,8 +106,8 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if name := p.cfg.Exchange.GenerateName(topic); name != "" {
-		if err := p.cfg.TopologyBuilder.ExchangeDeclare(ch.Channel, name, p.cfg.Config); err != nil {
+	if exchange != "" {
+		if err := p.cfg.TopologyBuilder.ExchangeDeclare(ch.Channel, exchange, p.cfg.Config); err != nil {
 			return nil, err
 		}
 	}

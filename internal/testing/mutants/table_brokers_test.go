@@ -1,7 +1,14 @@
 package mutants
 
-// brokerMutants are mutants of packages kafka and nats.
+// brokerMutants are mutants of packages amqp, kafka and nats.
 var brokerMutants = []Mutant{
+	{
+		Name: "P1", File: "amqp/marshaler.go", In: "amqp", Test: "TestLongStrings",
+		Breaks: "a long content type closes the connection of all topics",
+		Old: `		checkLength("content type", out.ContentType),
+`,
+		New: "",
+	},
 	{
 		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
 		Breaks: "an offset is committed past messages that are not handled",

@@ -1,0 +1,74 @@
+package amqp_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/watermill-outbox/amqp"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// nowhere is the URI of a server that does not exist.
+const nowhere = "amqp://shop@127.0.0.1:1/"
+
+// publish returns the error of publishing msg to topic with no server, and its verdict.
+func publish(t *testing.T, cfg wmamqp.Config, topic string, msg *message.Message) (forwarder.Verdict, error) {
+	t.Helper()
+	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed *forwarder.PublishError
+	if err = pub.Publish(topic, msg); !errors.As(err, &failed) {
+		t.Fatalf("got %v, want a forwarder.PublishError", err)
+	}
+	return failed.Verdict, err
+}
+
+// TestLongStrings: amqp091-go closes the connection, which fails all messages in flight, on a string that AMQP cannot
+// carry.
+func TestLongStrings(t *testing.T) {
+	s := strings.Repeat("x", 256)
+	events := wmamqp.NewDurableQueueConfig(nowhere)
+	events.Marshaler = amqp.CloudEvents{Source: "/orders"}
+	set := func(change func(*amqp091.Publishing)) wmamqp.Config {
+		cfg := wmamqp.NewDurableQueueConfig(nowhere)
+		cfg.Marshaler = wmamqp.DefaultMarshaler{PostprocessPublishing: func(p amqp091.Publishing) amqp091.Publishing {
+			change(&p)
+			return p
+		}}
+		return cfg
+	}
+	for name, c := range map[string]struct {
+		cfg   wmamqp.Config
+		topic string
+		want  string
+	}{
+		"content type": {events, "orders", "content type"},
+		"exchange":     {wmamqp.NewDurablePubSubConfig(nowhere, nil), s, "exchange"},
+		"routing key":  {wmamqp.NewDurableQueueConfig(nowhere), s, "routing key"},
+		"metadata key": {set(func(p *amqp091.Publishing) { p.Headers[s] = "" }), "orders", "metadata key"},
+		"message id":   {set(func(p *amqp091.Publishing) { p.MessageId = s }), "orders", "message id"},
+		"encoding":     {set(func(p *amqp091.Publishing) { p.ContentEncoding = s }), "orders", "property"},
+		"correlation":  {set(func(p *amqp091.Publishing) { p.CorrelationId = s }), "orders", "property"},
+		"reply to":     {set(func(p *amqp091.Publishing) { p.ReplyTo = s }), "orders", "property"},
+		"expiration":   {set(func(p *amqp091.Publishing) { p.Expiration = s }), "orders", "property"},
+		"type":         {set(func(p *amqp091.Publishing) { p.Type = s }), "orders", "property"},
+		"user":         {set(func(p *amqp091.Publishing) { p.UserId = s }), "orders", "property"},
+		"application":  {set(func(p *amqp091.Publishing) { p.AppId = s }), "orders", "property"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			msg := message.NewMessage("1", nil)
+			msg.Metadata = message.Metadata{"event_type": "Placed", "content-type": s}
+			verdict, err := publish(t, c.cfg, c.topic, msg)
+			if verdict != forwarder.Permanent || !strings.Contains(err.Error(), c.want+" of 256 bytes") {
+				t.Errorf("got %v, %v, want a permanent error about the %s", verdict, err, c.want)
+			}
+		})
+	}
+}
