@@ -10,7 +10,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// maxInFlight is the limit of messages of a topic that wait for confirms concurrently.
+// maxInFlight limits the messages of a topic that wait for confirms.
 const maxInFlight = 1024
 
 // channel is an AMQP channel in confirm mode. It is safe for concurrent use.
@@ -18,13 +18,13 @@ type channel struct {
 	*amqp091.Channel
 	conn     *amqp091.Connection
 	inFlight chan struct{}
-	calls    atomic.Int32 // of Publisher.Publish; begun with Publisher.mu held
+	calls    atomic.Int32 // calls of Publisher.Publish; begun with Publisher.mu held
 
-	returns chan amqp091.Return // has room for all in flight: amqp091-go drops returns without room
+	returns chan amqp091.Return // has room for all messages in flight: amqp091-go drops returns without room
 	closes  chan *amqp091.Error
 
 	mu       sync.Mutex
-	waiting  map[string]chan struct{}  // by id of the messages in flight, closed with the result; guarded by mu
+	waiting  map[string]chan struct{}  // messages in flight, closed with the result; guarded by mu
 	returned map[string]amqp091.Return // by message id; guarded by mu
 	cause    *amqp091.Error            // why the channel closed; guarded by mu
 }
@@ -63,8 +63,8 @@ func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp0
 	return c.unroutable(msg.MessageId)
 }
 
-// alone waits until no other message with the id is in flight, because a return carries nothing else that identifies
-// its message. The caller calls done when it has the outcome.
+// alone waits until no other message with this id is in flight, because a return identifies its message only by the id.
+// The caller must call done when it has the outcome.
 func (c *channel) alone(id string) (done func()) {
 	own := make(chan struct{})
 	c.mu.Lock()
@@ -128,7 +128,7 @@ func (c *channel) unroutable(id string) error {
 		r.ReplyText)
 }
 
-// headerSize is an upper estimate of the frame that carries properties and headers, which cannot be split.
+// headerSize is an upper bound for the frame of properties and headers, which cannot be split.
 func headerSize(msg amqp091.Publishing) int {
 	size := 1024 + len(msg.MessageId) + len(msg.CorrelationId) + len(msg.ReplyTo) + len(msg.Type)
 	for key, value := range msg.Headers {

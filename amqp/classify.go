@@ -30,11 +30,11 @@ var (
 	errUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
 )
 
-// unavailable are reply codes that are not the message's fault.
+// unavailable holds the reply codes for which no message is at fault.
 var unavailable = map[int]bool{
 	amqp091.ConnectionForced: true, amqp091.InvalidPath: true, amqp091.AccessRefused: true, amqp091.NotFound: true,
 	amqp091.ResourceLocked: true, amqp091.ResourceError: true, amqp091.NotAllowed: true, amqp091.InternalError: true,
-	amqp091.ChannelError: true, // also amqp091.ErrClosed
+	amqp091.ChannelError: true, // also the code of amqp091.ErrClosed
 }
 
 // Classify returns the verdict on an error of Publish; the package comment lists them.
@@ -49,7 +49,7 @@ func Classify(err error) forwarder.Verdict {
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
 		return forwarder.Unavailable
-	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // lost connection
+	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // the connection was lost
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

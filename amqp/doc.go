@@ -10,7 +10,7 @@
 //   - Messages are mandatory: the broker returns a message that it can route to no queue, and the message stays in the
 //     outbox. watermill-amqp loses such a message even with confirms. AllowUnroutable turns this off.
 //   - Messages are persistent.
-//   - The first Publish connects, and so does the next Publish after a lost connection. Publish waits for the broker at
+//   - The first Publish connects, and after a lost connection the next one reconnects. Publish waits for the broker at
 //     most AckTimeout.
 //   - All calls share one channel per topic, so that the broker confirms many messages together. With more topics than
 //     the broker's channel_max, a new one closes another's that is idle.

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// Marshaler renames metadata that RabbitMQ obeys as commands ("CC" and "BCC", which add routes), and restores the
+// Marshaler renames metadata keys that RabbitMQ obeys as commands ("CC" and "BCC", which add routes), and restores the
 // original name for consumers.
 type Marshaler struct {
 	// Marshaler creates the AMQP message. Default: watermill-amqp's DefaultMarshaler.
@@ -64,7 +64,8 @@ func checkLength(what string, values ...string) error {
 }
 
 // Unmarshal returns the wrapped marshaler's message with the original names of its metadata. DefaultMarshaler fails on
-// headers that are not strings, so it gets numbers, booleans, times and bytes as text, and no tables, lists and nulls.
+// headers that are not strings, so it gets numbers, booleans, times and bytes as text, and tables, lists and nulls are
+// removed.
 func (m Marshaler) Unmarshal(in amqp091.Delivery) (*message.Message, error) {
 	inner := m.inner()
 	if _, ok := inner.(wmamqp.DefaultMarshaler); ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/amqp"
 )
 
-// TestHeadersThatAreNotStrings: RabbitMQ adds such headers itself, and watermill-amqp rejects messages that have one.
+// TestHeadersThatAreNotStrings: RabbitMQ itself adds such headers, and watermill-amqp rejects messages that have one.
 func TestHeadersThatAreNotStrings(t *testing.T) {
 	delivery := amqp091.Delivery{Body: []byte("4711"), Headers: amqp091.Table{
 		"_watermill_message_uuid": "the UUID", "tenant": "t1", "x-delivery-count": int64(3), "x-death": []any{

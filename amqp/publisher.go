@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// Publisher publishes to RabbitMQ. It is safe for concurrent use, Close included.
+// Publisher publishes to RabbitMQ. It is safe for concurrent use, including Close.
 type Publisher struct {
 	cfg       PublisherConfig
 	marshaler Marshaler
@@ -26,7 +26,7 @@ type Publisher struct {
 
 	mu       sync.Mutex
 	conn     *amqp091.Connection // nil before the first Publish
-	channels map[string]*channel // of conn, by topic
+	channels map[string]*channel // open channels of conn, by topic
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -74,7 +74,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 		return err
 	}
 	defer ch.calls.Add(-1)
-	// The timer bounds the write as well: a broker with a resource alarm stops reading.
+	// The timer also bounds the write, because a broker with a resource alarm stops reading.
 	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
 	defer giveUp.Stop()
 	return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
@@ -116,7 +116,7 @@ func (p *Publisher) channel(topic, exchange string) (*channel, error) {
 	return ch, nil
 }
 
-// closeIdle makes room for a channel by closing one without calls, if there is one. It must be called with mu held.
+// closeIdle makes room for a channel by closing an idle one, if any. mu must be held.
 func (p *Publisher) closeIdle() bool {
 	for topic, ch := range p.channels {
 		if ch.calls.Load() == 0 {
@@ -149,7 +149,7 @@ func closeNow(conn *amqp091.Connection) {
 	_ = conn.CloseDeadline(time.Now().Add(100 * time.Millisecond))
 }
 
-// Close waits for the calls of Publish that are in flight and closes the connection. Later calls return nil.
+// Close waits for calls of Publish in flight and closes the connection. Later calls return nil.
 func (p *Publisher) Close() error {
 	p.calls.Lock()
 	defer p.calls.Unlock()

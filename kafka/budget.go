@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// budget limits the bytes that all partitions of a subscription may hold together. It is safe for concurrent use.
+// budget limits the total bytes that the partitions of a subscription may hold. It is safe for concurrent use.
 type budget struct {
 	limit int64
 	used  atomic.Int64
@@ -35,7 +35,7 @@ func (b *budget) leave(freed chan struct{}) {
 
 func (b *budget) take(bytes int64) { b.used.Add(bytes) }
 
-// give wakes all waiters when usage falls to half of the limit.
+// give frees bytes, and wakes all waiters when usage falls to half of the limit.
 func (b *budget) give(bytes int64) {
 	half := b.limit / 2
 	if now := b.used.Add(-bytes); now > half || now+bytes <= half {

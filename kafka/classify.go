@@ -34,7 +34,7 @@ var unavailable = []error{
 	sarama.ErrStaleControllerEpochCode, sarama.ErrOffsetNotAvailable, sarama.ErrOperationNotAttempted,
 	sarama.ErrPreferredLeaderNotAvailable, sarama.ErrEligibleLeadersNotAvailable, sarama.ErrThrottlingQuotaExceeded,
 	sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrOffsetsLoadInProgress, sarama.ErrNotCoordinatorForConsumer,
-	sarama.ErrInvalidReplicationFactor, // an auto-created topic, while too few brokers are alive
+	sarama.ErrInvalidReplicationFactor, // an auto-created topic while too few brokers are alive
 
 	// Authentication and permissions.
 	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrGroupAuthorizationFailed,
@@ -44,7 +44,7 @@ var unavailable = []error{
 	sarama.ErrDelegationTokenRequestNotAllowed, sarama.ErrDelegationTokenAuthorizationFailed,
 	sarama.ErrDelegationTokenExpired,
 
-	// The settings do not suit the broker, whatever the message.
+	// The settings do not suit the broker; the message is not at fault.
 	sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedCompressionType, sarama.ErrInvalidRequiredAcks,
 
 	// The broker cannot order a message after the previous ones, for example after a failed batch. sarama starts a new
@@ -56,7 +56,7 @@ var unavailable = []error{
 
 var permanent = []error{errRefused, outbox.ErrInvalidMessage, sarama.ErrInvalidTopic}
 
-// refusals are returned for a whole batch, although a single message may be at fault.
+// refusals are errors of a whole batch, although a single message may be at fault.
 var refusals = []error{
 	sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge,
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
@@ -82,7 +82,7 @@ func Classify(err error) forwarder.Verdict {
 	switch {
 	case isAny(err, unavailable), errors.As(err, &netErr), errors.As(err, &certErr):
 		return forwarder.Unavailable
-	case errors.Is(err, errUnorderedKey): // every such message fails: none is at fault
+	case errors.Is(err, errUnorderedKey): // every such message fails, so none is at fault
 		return forwarder.Unavailable
 	case isAny(err, permanent), isClientOversize(err):
 		return forwarder.Permanent

@@ -43,7 +43,7 @@ func TestClassify(t *testing.T) {
 		{errors.New("something else"), unknown},
 		{sarama.ConfigurationError("Producing headers requires Kafka at least v0.11"), unknown},
 
-		// Which message of the batch is at fault is unknown.
+		// It is unknown which message of the batch is at fault.
 		{sarama.ErrMessageSizeTooLarge, unknown},
 		{sarama.ErrMessageSetSizeTooLarge, unknown},
 		{sarama.ErrInvalidRecord, unknown},
@@ -100,7 +100,7 @@ func TestClassifySeveral(t *testing.T) {
 	}
 }
 
-// The verdict for every code that a broker may return. Add the codes that sarama adds.
+// The verdict on every code that a broker may return. When sarama adds codes, add them here.
 func TestClassifyKnowsEveryCode(t *testing.T) {
 	codes := map[forwarder.Verdict][]sarama.KError{
 		permanent: {17}, // invalid topic
@@ -111,7 +111,7 @@ func TestClassifyKnowsEveryCode(t *testing.T) {
 			45, 46, 47, 49, 51, 52, 59, 90, // the state of the producer
 		},
 		unknown: {
-			-1, 32, 42, 43, 44, 48, // may be the message's fault
+			-1, 32, 42, 43, 44, 48, // maybe the message's fault
 			2, 10, 18, 87, // one message of the batch
 			1, 4, 12, 22, 23, 24, 25, 26, 27, 28, 68, 69, 70, 71, 79, 81, 82, 86, 88, // consumers and their groups
 			36, 37, 39, 40, 50, 67, 73, 84, 85, 95, // administration

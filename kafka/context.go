@@ -9,13 +9,13 @@ import (
 
 // watermill-kafka does not export the keys of its context values, but its functions look them up in a context.
 var (
-	partitionKey = asked(func(ctx context.Context) { wmkafka.MessagePartitionFromCtx(ctx) })
-	offsetKey    = asked(func(ctx context.Context) { wmkafka.MessagePartitionOffsetFromCtx(ctx) })
-	timestampKey = asked(func(ctx context.Context) { wmkafka.MessageTimestampFromCtx(ctx) })
-	keyKey       = asked(func(ctx context.Context) { wmkafka.MessageKeyFromCtx(ctx) })
+	partitionKey = keyOf(func(ctx context.Context) { wmkafka.MessagePartitionFromCtx(ctx) })
+	offsetKey    = keyOf(func(ctx context.Context) { wmkafka.MessagePartitionOffsetFromCtx(ctx) })
+	timestampKey = keyOf(func(ctx context.Context) { wmkafka.MessageTimestampFromCtx(ctx) })
+	keyKey       = keyOf(func(ctx context.Context) { wmkafka.MessageKeyFromCtx(ctx) })
 )
 
-// spy is a context that records which values are requested.
+// spy is a context that records which keys are looked up.
 type spy struct {
 	context.Context
 	key any
@@ -27,9 +27,9 @@ func (s *spy) Value(key any) any {
 	return nil
 }
 
-func asked(ask func(context.Context)) any {
+func keyOf(get func(context.Context)) any {
 	s := &spy{Context: context.Background()}
-	ask(s)
+	get(s)
 	return s.key
 }
 

@@ -14,10 +14,10 @@ import (
 type result struct {
 	inbound.Outcome
 	item  *item
-	again bool // it failed before
+	again bool // it had failed before
 }
 
-// deliver hands one message out and waits for its ack.
+// deliver delivers one message and waits for its ack.
 func (p *partition) deliver(it *item, rec record, again bool) {
 	r := result{Outcome: p.hand(rec, p.logger, p.stopping, p.abandoned), item: it, again: again}
 	select {
@@ -35,7 +35,7 @@ func (p *partition) free(again bool) {
 	}
 }
 
-// hand makes a new message for each delivery.
+// hand delivers a new copy of the message each time.
 func (s *subscription) hand(
 	rec record, logger watermill.LoggerAdapter, stopping, abandoned <-chan struct{},
 ) inbound.Outcome {

@@ -19,23 +19,23 @@ type fakeSession struct {
 	sarama.ConsumerGroupSession
 	ctx context.Context
 
-	mu   sync.Mutex
-	told []string
+	mu    sync.Mutex
+	calls []string
 }
 
 func (s *fakeSession) add(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, fmt.Sprintf(format, args...))
+	s.calls = append(s.calls, fmt.Sprintf(format, args...))
 }
 
 // take returns the calls since the last take.
 func (s *fakeSession) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	told := s.told
-	s.told = nil
-	return told
+	calls := s.calls
+	s.calls = nil
+	return calls
 }
 
 func (s *fakeSession) Context() context.Context { return s.ctx }
@@ -167,8 +167,8 @@ func (w *world) one() *message.Message {
 	return msgs[0]
 }
 
-// told checks the session's calls since the last check.
-func (w *world) told(want ...string) {
+// called checks the session's calls since the last check.
+func (w *world) called(want ...string) {
 	w.t.Helper()
 	synctest.Wait()
 	if got := w.sess.take(); !slices.Equal(got, want) {

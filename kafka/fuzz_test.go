@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// FuzzMarshaler: a consumer reads exactly the published message, whatever names, values and bytes it has.
+// FuzzMarshaler: a consumer reads exactly the published message, whatever its names, values and bytes.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("u", "order/1", "tenant", "acme", []byte("{}"))
 	f.Add("", "", "", "", []byte(nil))

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// The channel is closed even if the Unmarshaler never returns; the message that it finally returns reaches no handler.
+// The channel is closed even if the Unmarshaler hangs, and the message that it finally returns reaches no handler.
 func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 	t.Parallel()
 	stuck := make(chan struct{})
@@ -43,7 +43,7 @@ func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 	})
 }
 
-// A partition whose Key hangs does not delay deliveries that wait to be received.
+// A partition whose Key hangs does not delay deliveries that the Router has yet to receive.
 func TestTheEndDoesNotWaitForKey(t *testing.T) {
 	t.Parallel()
 	stuck := sync.OnceValue(func() chan struct{} { return make(chan struct{}) })

@@ -56,8 +56,8 @@ func TestKeyWithoutOutbox(t *testing.T) {
 	}
 }
 
-// TestForeignKey: the key of another producer's record becomes the ordering key, and again the record key when it is
-// published.
+// TestForeignKey: the key of another producer's record is the ordering key, and the record key when the message is
+// published again.
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"customer-7", "\x00\x00\x00\x2a", "\xff\xfe", "%41", " ", ""} {
@@ -78,8 +78,8 @@ func TestForeignKey(t *testing.T) {
 	}
 }
 
-// TestMarshalerThatSetsKeys: the forwarder keeps no order for keys that the outbox did not store, so such a message is
-// refused.
+// TestMarshalerThatSetsKeys: the forwarder does not keep the order of keys that the outbox did not store, so such a
+// message is refused.
 func TestMarshalerThatSetsKeys(t *testing.T) {
 	t.Parallel()
 	m := kafka.Marshaler{Marshaler: wmkafka.NewWithPartitioningMarshaler(

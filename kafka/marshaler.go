@@ -13,12 +13,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// marshaler sets the record key to the message's ordering key (docs/reference/identity.md), or to nil if the message
-// has none or an empty one.
+// marshaler sets the record key to the message's ordering key (docs/reference/identity.md), or to nil if that is empty.
 type marshaler struct {
-	// Marshaler creates the Kafka message. Default: watermill-kafka's DefaultMarshaler. If it sets a non-empty key, that
-	// key stays. It is an error for a forwarder's message that was stored without a key, because those are sent in no
-	// order.
+	// Marshaler creates the Kafka message. Default: watermill-kafka's DefaultMarshaler. A non-empty key that it sets is
+	// kept, but is an error for a forwarder's message that was stored without a key, because such messages are sent in no
+	// particular order.
 	Marshaler wmkafka.Marshaler
 }
 

@@ -95,9 +95,9 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 	for _, value := range []string{"another", ""} {
 		msg := message.NewMessage("uuid", []byte("payload"))
 		msg.Metadata = message.Metadata{wmkafka.UUIDHeaderKey: value, "%a": "b", "c": "d"}
-		asked := msg.Copy()
-		asked.Metadata.Set(outbox.MetadataHeaders, `{"Nats-Rollup":"all"}`)
-		out, err := kafka.Marshaler{}.Marshal("topic", asked)
+		request := msg.Copy()
+		request.Metadata.Set(outbox.MetadataHeaders, `{"Nats-Rollup":"all"}`)
+		out, err := kafka.Marshaler{}.Marshal("topic", request)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,8 +116,9 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, in any spelling.
-func TestUnmarshalerTakesNoOrders(t *testing.T) {
+// TestUnmarshalerIgnoresHeaderRequests: requests for broker headers are removed from consumed messages, in any
+// spelling.
+func TestUnmarshalerIgnoresHeaderRequests(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := kafka.Unmarshaler{}.Unmarshal(&sarama.ConsumerMessage{Headers: []*sarama.RecordHeader{
 			{Key: []byte(name), Value: []byte(`{"Nats-Rollup": "all"}`)}, {Key: []byte("other"), Value: []byte("kept")},

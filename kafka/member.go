@@ -15,16 +15,16 @@ type pauser interface {
 	Resume(partitions map[string][]int32)
 }
 
-// member is one membership of the consumer group, from join to leave.
+// member is one membership in the consumer group, from join to leave.
 type member struct {
 	*subscription
 	group      pauser
 	joined     func()
 	committed  func(topic string, partition int32) (int64, error)
-	lastOffset func(topic string, partition int32, time int64) (int64, error) // from a sarama.Client; nil = not requested
+	lastOffset func(topic string, partition int32, time int64) (int64, error) // nil = not requested
 	// markers returns the first offset at or after from that may have a message; nil = never requested.
-	markers func(ctx context.Context, topic string, partition int32, from int64) (int64, error)
-	asking  sync.WaitGroup
+	markers    func(ctx context.Context, topic string, partition int32, from int64) (int64, error)
+	requesting sync.WaitGroup
 }
 
 // Setup is part of sarama.ConsumerGroupHandler.
@@ -43,8 +43,8 @@ func (m *member) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.Con
 	return nil
 }
 
-// tell logs errors from sarama once a minute: while a broker is down there are many a second.
-func (s *subscription) tell(err error) {
+// logError logs errors from sarama once a minute: while a broker is down there are many per second.
+func (s *subscription) logError(err error) {
 	switch {
 	case errors.Is(err, sarama.ErrOffsetOutOfRange):
 		// Cause: the topic's retention is shorter than the backlog.
@@ -67,15 +67,15 @@ func committedOffset(client sarama.Client, group string) func(string, int32) (in
 		if err != nil {
 			return 0, err
 		}
-		asked := sarama.NewOffsetFetchRequest(client.Config().Version, group, map[string][]int32{topic: {partition}})
-		answer, err := broker.FetchOffset(asked)
+		request := sarama.NewOffsetFetchRequest(client.Config().Version, group, map[string][]int32{topic: {partition}})
+		response, err := broker.FetchOffset(request)
 		if err != nil {
 			return 0, err
 		}
-		block := answer.GetBlock(topic, partition)
+		block := response.GetBlock(topic, partition)
 		switch {
-		case block == nil && answer.Err != sarama.ErrNoError:
-			return 0, answer.Err
+		case block == nil && response.Err != sarama.ErrNoError:
+			return 0, response.Err
 		case block == nil:
 			return 0, sarama.ErrIncompleteResponse
 		case block.Err != sarama.ErrNoError:

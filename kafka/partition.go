@@ -15,7 +15,7 @@ import (
 
 type item = keyed.Item[record]
 
-// partition is a claimed partition, until it is revoked. One goroutine owns it.
+// partition is a partition claimed by this process until it is revoked. One goroutine owns it.
 type partition struct {
 	*member
 	sess   sarama.ConsumerGroupSession
@@ -25,16 +25,16 @@ type partition struct {
 
 	window  *keyed.Window[record]
 	results chan result
-	running int   // deliveries
+	running int   // deliveries in flight
 	marked  int64 // the last watermark marked with sarama
-	first   bool  // nothing is marked before the first message: the first offset is unknown
-	retry   bool  // it has a permit of subscription.retries for its next delivery
+	first   bool  // the first offset is still unknown, so nothing may be marked
+	retry   bool  // has a permit of subscription.retries for its next delivery
 	pause   inbound.Pause
 	freed   chan struct{}
 	end     end
 
-	stopping  chan struct{} // closed: nothing more is delivered
-	abandoned chan struct{} // closed: acks are no longer awaited
+	stopping  chan struct{} // closed when nothing more may be delivered
+	abandoned chan struct{} // closed when acks are no longer awaited
 	stopped   bool
 	grace     <-chan time.Time
 	graceEnd  time.Time
@@ -47,10 +47,10 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 		here:    map[string][]int32{claim.Topic(): {claim.Partition()}},
 		logger:  m.logger.With(watermill.LogFields{"partition": claim.Partition()}),
 		window:  keyed.New[record](keyed.Limits{Records: m.cfg.MaxAhead}, initial),
-		results: make(chan result), // unbuffered: a sent result is settled
+		results: make(chan result), // unbuffered: a result is settled once it is sent
 		marked:  initial, first: initial < 0,
 		freed:    m.budget.join(),
-		end:      end{answers: make(chan int64, 1), past: make(chan int64, 1), idle: -1},
+		end:      end{ends: make(chan int64, 1), past: make(chan int64, 1), idle: -1},
 		stopping: make(chan struct{}), abandoned: make(chan struct{}),
 	}
 }
@@ -59,7 +59,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 func (p *partition) run() {
 	p.group.Resume(p.here) // sarama remembers a pause across rebalances
 	if p.first && p.committed != nil {
-		p.asking.Go(p.beginning)
+		p.requesting.Go(p.beginning)
 	}
 	defer p.leave()
 	ticker := time.NewTicker(time.Second)
@@ -87,8 +87,8 @@ func (p *partition) run() {
 			p.retry = true
 		case r := <-p.results:
 			p.settle(r)
-		case offset := <-p.end.answers:
-			p.end.answered(offset)
+		case offset := <-p.end.ends:
+			p.end.setEnd(offset)
 		case offset := <-p.end.past:
 			p.skipped(offset)
 		case <-due.C:
@@ -96,7 +96,7 @@ func (p *partition) run() {
 			p.regulate()
 		case <-ticker.C:
 			p.regulate()
-			p.ask()
+			p.requestEnd()
 			p.report(true)
 		case <-ended:
 			ended = nil
@@ -115,7 +115,7 @@ func (p *partition) run() {
 	}
 }
 
-// wants returns the channels that provide a slot, and a permit for a message that failed before, if they are needed.
+// wants returns the channels that provide a slot and, for a message that failed before, a permit; nil if not needed.
 func (p *partition) wants() (place, retry chan<- struct{}) {
 	if p.stopped {
 		return nil, nil
@@ -135,12 +135,12 @@ func (p *partition) wants() (place, retry chan<- struct{}) {
 	return place, retry
 }
 
-// add accepts a message even without room: the partition must be read to notice a revocation.
+// add accepts a message even if memory is full: the partition must be read to notice a revocation.
 func (p *partition) add(msg *sarama.ConsumerMessage) {
 	if p.first {
 		p.first = false
-		// After a crash, handling continues with this message. It takes a reset, because sarama ignores marks below the
-		// old offset.
+		// After a crash, handling continues with this message. Reset first, because sarama ignores marks below the old
+		// offset.
 		p.sess.ResetOffset(msg.Topic, msg.Partition, msg.Offset, "")
 		p.sess.MarkOffset(msg.Topic, msg.Partition, msg.Offset, "")
 		p.marked = msg.Offset
@@ -172,8 +172,8 @@ func (p *partition) start() {
 	go p.deliver(it, it.Value, again)
 }
 
-// settle records the result of a delivery and then frees its slot: the next message of the key may be the oldest ready
-// one.
+// settle records the result of a delivery and frees its slot only then, because the next message of the key may be the
+// oldest ready one.
 func (p *partition) settle(r result) {
 	p.running--
 	p.pause.Settled = time.Now()
@@ -187,12 +187,12 @@ func (p *partition) settle(r result) {
 		p.regulate()
 	case inbound.Nacked:
 		r.item.Value.cause = r.Cause
-		p.hold(r.item, r.Later)
+		p.block(r.item, r.Later)
 	}
 }
 
-// hold blocks the key of a failed message.
-func (p *partition) hold(it *item, later time.Duration) {
+// block blocks the key of a failed message.
+func (p *partition) block(it *item, later time.Duration) {
 	it.Value.keep()
 	if it.Failures == 0 {
 		it.Behind(func(behind *item) { behind.Value.keep() })
@@ -211,8 +211,7 @@ func (p *partition) mark() {
 	}
 }
 
-// stop starts no more deliveries, and waits for running ones. The subscription may end before a revoked partition's
-// time is over.
+// stop waits for deliveries in flight and starts no new ones. The subscription may end before RevokeTimeout has passed.
 func (p *partition) stop() {
 	wait := p.cfg.RevokeTimeout
 	if p.subscription.ctx.Err() != nil {
@@ -227,7 +226,7 @@ func (p *partition) stop() {
 	}
 }
 
-// leave gives up the partition.
+// leave releases everything that the partition holds.
 func (p *partition) leave() {
 	close(p.abandoned)
 	if p.retry {
@@ -236,7 +235,7 @@ func (p *partition) leave() {
 	p.budget.leave(p.freed)
 	p.budget.give(p.window.Bytes())
 	p.report(false)
-	go func() { // tracers wait until the last message is read
+	go func() { // tracers wait for the last message to be read
 		for range p.claim.Messages() {
 		}
 	}()

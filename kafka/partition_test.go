@@ -21,7 +21,7 @@ func TestMarksOnlyTheWatermark(t *testing.T) {
 	bubble(t, nil, func(w *world) {
 		c := newClaim(3, 10)
 		w.claim(c)
-		w.told("resume 3")
+		w.called("resume 3")
 		for _, offset := range []int64{10, 12, 13, 20} { // with gaps
 			c.send(offset, fmt.Sprint(offset), fmt.Sprint(offset))
 		}
@@ -31,11 +31,11 @@ func TestMarksOnlyTheWatermark(t *testing.T) {
 		})
 		msgs[1].Ack()
 		msgs[3].Ack()
-		w.told()
+		w.called()
 		msgs[0].Ack()
-		w.told("mark 3/13")
+		w.called("mark 3/13")
 		msgs[2].Ack()
-		w.told("mark 3/21")
+		w.called("mark 3/21")
 	})
 }
 
@@ -62,7 +62,7 @@ func TestOneKeyAfterAnother(t *testing.T) {
 	})
 }
 
-// A nacked message blocks its key for the backoff, and is delivered as a new message.
+// A nacked message blocks its key for the backoff, and is delivered again as a new message.
 func TestNackedMessageIsFresh(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) {
@@ -115,7 +115,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 		if got := w.one(); string(got.Payload) != "second" {
 			t.Errorf("delivered %q", got.Payload)
 		}
-		w.told("resume 0", "mark 0/1")
+		w.called("resume 0", "mark 0/1")
 	})
 }
 
@@ -138,7 +138,7 @@ func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 	})
 }
 
-// Even if as many keys fail slowly as there are slots, half of the slots stay free for others.
+// Even if as many keys fail slowly as there are slots, half of the slots stay free for other keys.
 func TestFailingKeysLeaveHalfOfThePlaces(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) {
@@ -194,7 +194,7 @@ func TestUnmarshalErrorHoldsItsKey(t *testing.T) {
 				if got := len(w.next(9)); got != 0 {
 					t.Fatalf("%d messages behind it are delivered", got)
 				}
-				w.told("resume 0")
+				w.called("resume 0")
 				lines := w.errors()
 				if len(lines) != 1 || !strings.HasPrefix(lines[0], "message could not be unmarshalled: its key is blocked") {
 					t.Errorf("the log has %q", lines)
@@ -206,7 +206,7 @@ func TestUnmarshalErrorHoldsItsKey(t *testing.T) {
 				time.Sleep(time.Second)
 				w.one().Ack()
 				w.one().Ack()
-				w.told("mark 0/1", "mark 0/3")
+				w.called("mark 0/1", "mark 0/3")
 			})
 		})
 	}
@@ -224,7 +224,7 @@ func (u unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, e
 	return message.NewMessage("", msg.Value), nil
 }
 
-// A panic in Key ends nothing. The message is not delivered, because its order is unknown.
+// A panic in Key is recovered. The message is not delivered, because its order is unknown.
 func TestKeyMayPanic(t *testing.T) {
 	t.Parallel()
 	var mended atomic.Bool

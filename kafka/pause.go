@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
-// regulate pauses the partition when enough is in memory, and resumes it when half of that is handled. The limit on
-// bytes covers all partitions together. A partition with nothing in memory is always read, so that none starves.
+// regulate pauses the partition at its limits and resumes it at half of them. The limit on bytes covers all partitions
+// together, but a partition with nothing in memory is always read, so that none starves.
 func (p *partition) regulate() {
 	switch {
 	case p.stopped:

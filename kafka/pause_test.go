@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// lastState remembers the last state that it received.
+// lastState keeps the last state that it received.
 type lastState struct {
 	observe.Observer
 	mu    sync.Mutex
@@ -33,15 +33,15 @@ func (l *lastState) get() meter.PartitionState {
 	return l.state
 }
 
-// hangs configures a partition that a single unfinished message pauses.
+// hangs configures a partition that is paused by a single unfinished message.
 func hangs(seen *lastState) func(*SubscriberConfig) {
 	return func(cfg *SubscriberConfig) {
 		cfg.Concurrency, cfg.MaxAhead, cfg.Observers = 1, 2, []observe.Observer{seen}
 	}
 }
 
-// TestHungHandlersAreTold: a partition is reported if its handlers never return, but not if they are slow.
-func TestHungHandlersAreTold(t *testing.T) {
+// TestHungHandlersAreReported: a partition is reported if its handlers never return, but not if they are slow.
+func TestHungHandlersAreReported(t *testing.T) {
 	t.Parallel()
 	seen := &lastState{}
 	bubble(t, hangs(seen), func(w *world) {
@@ -80,26 +80,26 @@ func TestHungHandlersAreTold(t *testing.T) {
 	})
 }
 
-// TestLagGrowsWhileItIsPaused: sarama fetches nothing from a paused partition, and so does not learn its end.
+// TestLagGrowsWhileItIsPaused: sarama fetches nothing from a paused partition, so it does not learn where it ends.
 func TestLagGrowsWhileItIsPaused(t *testing.T) {
 	t.Parallel()
 	seen := &lastState{}
 	bubble(t, hangs(seen), func(w *world) {
-		asked := 0
+		request := 0
 		w.m.lastOffset = func(topic string, partition int32, at int64) (int64, error) {
 			if topic != "topic" || partition != 3 || at != sarama.OffsetNewest {
 				t.Errorf("requested %s %d %d", topic, partition, at)
 			}
-			if asked++; asked == 2 {
+			if request++; request == 2 {
 				return 0, sarama.ErrOutOfBrokers
 			}
-			return 5000 + int64(asked), nil
+			return 5000 + int64(request), nil
 		}
 		c := newClaim(3, 0)
 		w.claim(c)
 		time.Sleep(time.Minute)
-		if asked != 0 || seen.get().Lag != 1000 {
-			t.Fatalf("the end was requested %d times although the partition is read: lag %d", asked, seen.get().Lag)
+		if request != 0 || seen.get().Lag != 1000 {
+			t.Fatalf("the end was requested %d times although the partition is read: lag %d", request, seen.get().Lag)
 		}
 		for i := range 3 {
 			c.send(int64(i), "", "")
@@ -109,8 +109,8 @@ func TestLagGrowsWhileItIsPaused(t *testing.T) {
 			t.Errorf("lag %d, want 5001", lag)
 		}
 		time.Sleep(10 * time.Second)
-		if lag := seen.get().Lag; lag != 5003 || asked != 3 {
-			t.Errorf("lag %d after %d requests", lag, asked)
+		if lag := seen.get().Lag; lag != 5003 || request != 3 {
+			t.Errorf("lag %d after %d requests", lag, request)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is how long calls fail without another attempt after a failed attempt to connect.
+// connectPause is the time after a failed attempt to connect during which calls fail without another attempt.
 const connectPause = time.Second
 
 // producer is a sarama producer that connects on first use, because sarama's constructors fail while Kafka is down.
@@ -25,7 +25,7 @@ type producer struct {
 	mu     sync.Mutex
 	sender sarama.SyncProducer // nil until connected
 	client sarama.Client
-	err    error // error of the last attempt, at tried
+	err    error // error of the last attempt, made at tried
 	tried  time.Time
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// handlers makes a mock broker answer every produce request for the topic with this code.
+// handlers makes a mock broker respond to every produce request for the topic with this code.
 func handlers(
 	t *testing.T, broker *sarama.MockBroker, topic string, code sarama.KError,
 ) map[string]sarama.MockResponse {
@@ -82,7 +82,7 @@ func TestTopicThatIsMissing(t *testing.T) {
 	}
 }
 
-// A cluster that responds but assigns no producer ids, like one that is starting.
+// A cluster that responds but does not assign producer ids, as during its start.
 func TestCloseLeavesNothing(t *testing.T) {
 	broker := sarama.NewMockBroker(t, 1)
 	defer broker.Close()

@@ -21,12 +21,12 @@ import (
 // Cure: do what it says; then requeue.
 var errRefused = errors.New("kafka: message refused by the broker")
 
-// Publisher publishes to Kafka, for consumers with watermill-kafka's subscriber. It is safe for concurrent use, Close
-// included.
+// Publisher publishes to Kafka, for consumers with watermill-kafka's subscriber. It is safe for concurrent use,
+// including Close.
 type Publisher struct {
 	inner  message.Publisher
 	logger watermill.LoggerAdapter
-	topics sync.Map // topic to *turns
+	topics sync.Map // *turns by topic
 
 	open   sync.RWMutex
 	closed bool
@@ -34,7 +34,7 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// turns of one topic: many concurrent calls, or one alone.
+// turns lets the calls for a topic run concurrently, or one alone.
 type turns struct {
 	sync.RWMutex
 	warnOnce sync.Once
@@ -82,7 +82,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 // judged adds the verdict to an error.
 func judged(err error) error { return &forwarder.PublishError{Verdict: Classify(err), Err: err} }
 
-// explain adds the cure if the error concerns a topic.
+// explain adds the cure if the error is about a topic.
 func explain(topic string, err error) error {
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
 		return fmt.Errorf("kafka: topic %q does not exist, and the broker does not create topics: create it and "+

@@ -35,7 +35,7 @@ func (c PublisherConfig) validate(config string) error {
 		return fmt.Errorf("kafka: %s.Brokers is empty: name at least one host:port", config)
 	}
 	for i, broker := range c.Brokers {
-		if strings.Contains(broker, "@") { // an error would quote it
+		if strings.Contains(broker, "@") { // the error would quote it
 			return fmt.Errorf("kafka: %s.Brokers: address %d is not shown because it may hold a password: "+
 				"name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
 		}

@@ -177,21 +177,21 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// answers is a publisher that returns one error after another.
-type answers []error
+// answers is a publisher that returns these errors one after another.
+type failures []error
 
-func (a *answers) Publish(string, ...*message.Message) error {
+func (a *failures) Publish(string, ...*message.Message) error {
 	err := (*a)[0]
 	*a = (*a)[1:]
 	return err
 }
 
-func (a *answers) Close() error { return nil }
+func (a *failures) Close() error { return nil }
 
-// A message that was refused with its batch, and then fails alone for another reason, was not sent.
+// A message that was refused with its batch and then fails alone for another reason was not sent.
 func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
 	for _, alone := range []error{sarama.ErrNotConnected, sarama.ErrInvalidTopic, errors.New("something else")} {
-		pub := kafka.NewPublisherTo(&answers{sarama.ErrMessageSizeTooLarge, alone}, nil)
+		pub := kafka.NewPublisherTo(&failures{sarama.ErrMessageSizeTooLarge, alone}, nil)
 		err := pub.Publish("topic", message.NewMessage("1", nil))
 		if !errors.Is(err, alone) || errors.Is(err, kafka.ErrRefused) || verdict(err) != kafka.Classify(alone) {
 			t.Errorf("got %v, %v, want the second error %v", err, verdict(err), alone)
@@ -200,7 +200,7 @@ func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
 }
 
 func TestNilMessageIsAnError(t *testing.T) {
-	sent := &answers{}
+	sent := &failures{}
 	pub := kafka.NewPublisherTo(sent, nil)
 	err := pub.Publish("topic", message.NewMessage("1", nil), nil)
 	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") ||
@@ -209,7 +209,7 @@ func TestNilMessageIsAnError(t *testing.T) {
 	}
 }
 
-// The errors that sarama really returns, through watermill-kafka, from a broker that answers with this code.
+// The errors that sarama really returns, through watermill-kafka, for a broker that responds with this code.
 func TestVerdictsOnSaramasErrors(t *testing.T) {
 	const topic = "orders"
 	publish := func(t *testing.T, code sarama.KError, size int) error {

@@ -5,7 +5,7 @@ import "github.com/IBM/sarama"
 // record is a message in a window.
 type record struct {
 	msg     *sarama.ConsumerMessage
-	own     bool // its bytes are a copy, not part of the fetched batch
+	own     bool // its bytes are a copy, not part of a fetched batch
 	cause   error
 	unkeyed bool // Key panicked, so its order is unknown
 }
@@ -24,7 +24,7 @@ func sizeOf(msg *sarama.ConsumerMessage) int {
 	return n
 }
 
-// keep copies the bytes of a record that waits for long: as part of a fetched batch they would keep the whole batch in
+// keep copies the bytes of a record that has to wait, because otherwise they would keep the whole fetched batch in
 // memory.
 func (r *record) keep() {
 	if !r.own {
@@ -32,8 +32,8 @@ func (r *record) keep() {
 	}
 }
 
-// cloned returns a message that shares no bytes with others: all that sarama fetched is one slice, in which an append
-// to a value would overwrite the headers and the next message.
+// cloned returns a message that shares no bytes with others: everything that sarama fetches is a single slice, in which
+// an append to a value would overwrite the headers and the next message.
 func cloned(msg *sarama.ConsumerMessage) *sarama.ConsumerMessage {
 	c := *msg
 	all := make([]byte, 0, sizeOf(msg))

@@ -23,8 +23,8 @@ func (c counting) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, erro
 	return c.unmarshaler.Unmarshal(msg)
 }
 
-// After the session ends, no message is delivered or unmarshalled, which would take slots from other partitions.
-// Messages with handlers may still be acked.
+// After the session ends, no message is delivered or unmarshalled, because it would take slots from other partitions.
+// Messages in flight may still be acked.
 func TestNothingStartsAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	var unmarshalled atomic.Int32
@@ -85,7 +85,7 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 			t.Error("the context of an abandoned message has not ended")
 		}
 		msg.Ack()
-		w.told("resume 0")
+		w.called("resume 0")
 		if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "handlers did not end in time") {
 			t.Errorf("the log has %q", lines)
 		}
@@ -95,7 +95,7 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 	})
 }
 
-// At the end of the subscription contexts end, and it waits for CloseTimeout even if a partition was revoked before.
+// At its end the subscription ends the contexts and waits for CloseTimeout, even if a partition was revoked before.
 func TestTheEndWaitsForAcks(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"owned": false, "being revoked": true} {
@@ -119,7 +119,7 @@ func TestTheEndWaitsForAcks(t *testing.T) {
 						msg.Ack()
 					}
 				}
-				w.told("resume 0", "mark 0/1")
+				w.called("resume 0", "mark 0/1")
 				time.Sleep(7*time.Second - 1)
 				if isClosed(ended) {
 					t.Fatal("the subscription did not wait for CloseTimeout")
@@ -144,7 +144,7 @@ func TestFullWindowStillSeesTheEnd(t *testing.T) {
 		for i := range int64(200) {
 			c.send(1+i, "k", "behind")
 		}
-		w.told("resume 0", "pause 0")
+		w.called("resume 0", "pause 0")
 		c.end()
 		if isClosed(ended) {
 			t.Fatal("the partition did not wait for the handler")
@@ -153,7 +153,7 @@ func TestFullWindowStillSeesTheEnd(t *testing.T) {
 		if !isClosed(ended) {
 			t.Fatal("the revocation was not noticed")
 		}
-		w.told("mark 0/1")
+		w.called("mark 0/1")
 	})
 }
 
@@ -165,19 +165,19 @@ func TestClaimResumesAtItsStart(t *testing.T) {
 		for i := range int64(4) {
 			c.send(i, "k", "")
 		}
-		w.told("resume 0", "pause 0")
+		w.called("resume 0", "pause 0")
 		w.one().Ack()
 		w.one().Ack()
-		w.told("mark 0/1", "mark 0/2")
+		w.called("mark 0/1", "mark 0/2")
 		w.one().Ack()
-		w.told("mark 0/3", "resume 0")
+		w.called("mark 0/3", "resume 0")
 		w.lose()
 		<-ended
 	})
 }
 
-// Without a committed offset, the first message is marked, so that reading does not start at the newest message again
-// after a crash. A reset precedes the mark, because sarama ignores marks below the offset that it knows.
+// Without a committed offset, the first message is marked, so that after a crash reading does not start at the newest
+// message again. A reset precedes the mark, because sarama ignores marks below the offset that it knows.
 func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	for _, initial := range []int64{sarama.OffsetNewest, sarama.OffsetOldest} {
@@ -186,11 +186,11 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 			w.m.committed = func(topic string, partition int32) (int64, error) { return 5000, nil }
 			w.claim(c)
 			time.Sleep(time.Minute)
-			w.told("resume 0")
+			w.called("resume 0")
 			c.send(57, "k", "")
-			w.told("reset 0/57", "mark 0/57")
+			w.called("reset 0/57", "mark 0/57")
 			w.one().Ack()
-			w.told("mark 0/58")
+			w.called("mark 0/58")
 			if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "committed offset is out of range") {
 				t.Errorf("the log has %q", lines)
 			}
@@ -198,14 +198,14 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	}
 }
 
-// TestEachResetOfAnOffsetIsTold: messages deleted before they are read are lost, so each occurrence is logged. Other
+// TestEachResetOfAnOffsetIsLogged: messages deleted before they are read are lost, so each occurrence is logged. Other
 // errors are logged at most once a minute.
-func TestEachResetOfAnOffsetIsTold(t *testing.T) {
+func TestEachResetOfAnOffsetIsLogged(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {
 		for range 3 {
-			w.m.tell(&sarama.ConsumerError{Topic: "t", Err: sarama.ErrOffsetOutOfRange})
-			w.m.tell(&sarama.ConsumerError{Topic: "t", Err: sarama.ErrOutOfBrokers})
+			w.m.logError(&sarama.ConsumerError{Topic: "t", Err: sarama.ErrOffsetOutOfRange})
+			w.m.logError(&sarama.ConsumerError{Topic: "t", Err: sarama.ErrOutOfBrokers})
 		}
 		resets := slices.DeleteFunc(w.errors(), func(line string) bool {
 			return !strings.HasPrefix(line, "messages were deleted before they were read")
@@ -226,22 +226,22 @@ func TestBytesAreSharedByPartitions(t *testing.T) {
 		first, second := newClaim(1, 0), newClaim(2, 0)
 		w.claim(first)
 		w.claim(second)
-		w.told("resume 1", "resume 2")
+		w.called("resume 1", "resume 2")
 		value := strings.Repeat("x", 500)
 		first.send(0, "", value)
 		first.send(1, "", value)
 		held := w.next(2)
-		w.told("pause 1")
+		w.called("pause 1")
 		time.Sleep(3 * time.Second)
-		w.told() // a partition with nothing in memory does not pause
+		w.called() // a partition with nothing in memory does not pause
 		second.send(0, "", "small")
 		msg := w.one()
-		w.told("pause 2")
+		w.called("pause 2")
 		msg.Ack()
-		w.told("mark 2/1", "resume 2")
+		w.called("mark 2/1", "resume 2")
 		second.send(1, "", "small")
 		small := w.one()
-		w.told("pause 2")
+		w.called("pause 2")
 		for _, msg := range held {
 			msg.Ack()
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
 )
 
-// Subscriber reads topics as a member of a consumer group, as the package comment explains. It is safe for concurrent
+// Subscriber reads topics as a member of a consumer group; the package comment describes how. It is safe for concurrent
 // use.
 type Subscriber struct {
 	cfg    SubscriberConfig
@@ -39,7 +39,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	}
 	cfg.Backoff = outbox.Backoff(backoff)
 	logger = core.RedactingLogger(logger)
-	cfg.tellUnused(logger)
+	cfg.logUnused(logger)
 	inner, err := wmkafka.NewSubscriber(cfg.SubscriberConfig, logger)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)

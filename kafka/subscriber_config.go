@@ -23,19 +23,19 @@ const maxInstanceID = 249
 // SubscriberConfig configures NewSubscriber. It requires the embedded fields Brokers, Unmarshaler and ConsumerGroup.
 type SubscriberConfig struct {
 	// SubscriberConfig is watermill-kafka's; Brokers, Unmarshaler and ConsumerGroup are required. OverwriteSaramaConfig
-	// is DefaultSaramaSubscriberConfig by default. NackResendSleep and ReconnectRetrySleep are not used.
+	// defaults to DefaultSaramaSubscriberConfig. NackResendSleep and ReconnectRetrySleep are ignored.
 	wmkafka.SubscriberConfig
 
-	// Concurrency is the limit of delivered messages without an ack; default 16. Messages that failed before use at most
-	// half of it. Each handler in middleware.Tx needs a connection.
+	// Concurrency limits the delivered messages that are not acked yet; default 16. Messages that failed before use at
+	// most half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
 	// Key returns the key by which messages of a partition keep their order; default: the Kafka key. Messages without a
 	// key are not ordered. It must be safe for concurrent use, and must not hang.
 	Key func(*sarama.ConsumerMessage) []byte
 
-	// MaxAhead limits the messages read beyond the oldest unfinished one of a partition; default 10,000. At the limit the
-	// partition pauses. Up to this many messages are delivered again after a crash or rebalance.
+	// MaxAhead limits the messages read beyond the oldest unfinished message of a partition; default 10,000. At the limit
+	// the partition pauses. Up to this many messages are delivered again after a crash or rebalance.
 	MaxAhead int
 
 	// MaxBytes limits the size of unfinished messages; default 64 MiB. Above it, partitions pause. Fetched batches and a
@@ -46,15 +46,14 @@ type SubscriberConfig struct {
 	Backoff outbox.Backoff
 
 	// RevokeTimeout is how long a revoked partition waits for its handlers; default 30 s, or half of
-	// Consumer.Group.Rebalance.Timeout if that is less. After it their contexts end, and their messages are delivered
-	// again.
+	// Consumer.Group.Rebalance.Timeout if that is less. Then their contexts end, and their messages are delivered again.
 	RevokeTimeout time.Duration
 
 	// CloseTimeout is how long a closing subscription waits for its handlers; default 5 s. Keep it below
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
-	// Observers watch the partitions, if observe/prom made them; default none.
+	// Observers watch the partitions if they come from observe/prom; default none.
 	Observers []observe.Observer
 }
 
@@ -87,14 +86,14 @@ func (c *SubscriberConfig) setDefaults() {
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
 }
 
-// validate names every invalid field.
+// validate returns an error that names every invalid field.
 func (c SubscriberConfig) validate() error {
 	var errs []error
 	if len(c.Brokers) == 0 {
 		errs = append(errs, errors.New("kafka: SubscriberConfig.Brokers is empty: name at least one host:port"))
 	}
 	for i, broker := range c.Brokers {
-		if _, _, err := net.SplitHostPort(broker); strings.Contains(broker, "@") || err != nil { // it may contain a password
+		if _, _, err := net.SplitHostPort(broker); strings.Contains(broker, "@") || err != nil { // may contain a password
 			errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.Brokers: address %d is not host:port: "+
 				"log in by OverwriteSaramaConfig (Net.SASL)", i+1))
 		}
@@ -127,8 +126,8 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// tellUnused logs fields of watermill-kafka's config that are set but have no effect here.
-func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
+// logUnused logs fields of watermill-kafka's config that are set but have no effect here.
+func (c SubscriberConfig) logUnused(logger watermill.LoggerAdapter) {
 	var unused []string
 	if c.NackResendSleep != 0 {
 		unused = append(unused, "NackResendSleep")
@@ -145,10 +144,10 @@ func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
 // settings returns the sarama config of a subscription's client.
 func (c SubscriberConfig) settings(topic string) (*sarama.Config, error) {
 	settings := *c.OverwriteSaramaConfig
-	settings.Consumer.Return.Errors = true             // to log them
+	settings.Consumer.Return.Errors = true             // needed to log them
 	settings.Consumer.Offsets.AutoCommit.Enable = true // commits the marked offsets: those of finished messages
 	if id := &settings.Consumer.Group.InstanceId; *id != "" {
-		// Two members with one id fence each other.
+		// Two members with the same id would fence each other.
 		if *id += "-" + topic; len(*id) > maxInstanceID {
 			return nil, fmt.Errorf("kafka: Consumer.Group.InstanceId and the topic are longer than %d bytes together: "+
 				"give it a shorter id", maxInstanceID)

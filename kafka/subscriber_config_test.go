@@ -109,7 +109,7 @@ func TestDefaultSettings(t *testing.T) {
 	}
 }
 
-// Two members of a group with one instance id fence each other.
+// Two members of a group with the same instance id fence each other.
 func TestInstanceIDHasTheTopic(t *testing.T) {
 	cfg := validConfig()
 	cfg.OverwriteSaramaConfig = DefaultSaramaSubscriberConfig()
@@ -163,8 +163,8 @@ func TestATopicIsSubscribedOnce(t *testing.T) {
 	}
 }
 
-// TestUnusedFieldsAreTold: settings for watermill-kafka that have no effect here are logged.
-func TestUnusedFieldsAreTold(t *testing.T) {
+// TestUnusedFieldsAreLogged: settings for watermill-kafka that have no effect here are logged.
+func TestUnusedFieldsAreLogged(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{false, true} {
 		cfg := validConfig()

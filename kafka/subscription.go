@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// leaveTimeout is how long a closing subscription waits for Kafka to commit and to leave the group after its handlers
-	// have ended.
+	// leaveTimeout is how long a closing subscription, after its handlers have ended, waits to commit and to leave the
+	// group.
 	leaveTimeout = 5 * time.Second
-	// briefSession is the length below which the next session is delayed: an unreadable partition ends one session after
-	// another.
+	// After a session shorter than briefSession the next one is delayed, because an unreadable partition ends each
+	// session.
 	briefSession = time.Second
 )
 
-// subscription is one topic of a Subscriber: the state shared by its partitions.
+// subscription is one topic of a Subscriber, with the state that its partitions share.
 type subscription struct {
 	cfg       *SubscriberConfig
 	settings  *sarama.Config
 	topic     string
 	logger    watermill.LoggerAdapter
-	ctx       context.Context // of its messages
+	ctx       context.Context // payload bytes of its messages
 	deliverer *inbound.Deliverer[*sarama.ConsumerMessage]
 
-	places  chan struct{} // one slot per message that is delivered and not acked
-	retries chan struct{} // permits for delivered messages that failed before
+	places  chan struct{} // one slot per message delivered and not acked
+	retries chan struct{} // permits for deliveries of messages that failed before
 	budget  *budget
 	reports *inbound.Reports
 	lines   trouble.RateLimit
@@ -49,15 +49,15 @@ func newSubscription(
 		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}
 	unmarshaler := cfg.Unmarshaler
-	if _, ours := unmarshaler.(Unmarshaler); !ours { // it must decode only once
+	if _, ours := unmarshaler.(Unmarshaler); !ours { // each must decode only once
 		unmarshaler = Unmarshaler{Unmarshaler: unmarshaler}
 	}
 	s.deliverer = inbound.NewDeliverer(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, unmarshaler.Unmarshal)
 	return s
 }
 
-// run reads until the context ends, and closes the channel. If Kafka does not respond then, the rest of the client ends
-// on its own.
+// run reads until the context ends and then closes the channel. If Kafka does not respond, the client ends in the
+// background.
 func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.deliverer.Close()
@@ -69,21 +69,21 @@ func (s *subscription) run() {
 	}
 }
 
-// stay joins the group again after each time it has left it.
+// stay rejoins the group whenever it has left it.
 func (s *subscription) stay() {
 	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
 	// Cause: Kafka is unreachable, refuses the login, or lacks the topic.
 	// Cure: fix the cause that the error names.
-	told := trouble.RetryLog{Logger: s.logger, What: "reading from kafka"}
+	calls := trouble.RetryLog{Logger: s.logger, What: "reading from kafka"}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		err := s.join(func() {
 			failures = 0
-			told.Report(nil)
+			calls.Report(nil)
 		})
 		if s.ctx.Err() != nil {
 			return
 		}
-		told.Report(err)
+		calls.Report(err)
 		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
 	}
 }
@@ -103,23 +103,23 @@ func (s *subscription) join(joined func()) error {
 		r := partitionReader{client: client, topic: topic, partition: partition}
 		return r.afterMarkers(ctx, from, s.settings.Consumer.IsolationLevel)
 	}
-	defer m.asking.Wait()
+	defer m.requesting.Wait()
 	defer func() { _ = client.Close() }() // pending requests end with an error
 	group, err := sarama.NewConsumerGroupFromClient(s.cfg.ConsumerGroup, client)
 	if err != nil {
 		return err
 	}
-	var told sync.WaitGroup
-	told.Go(func() {
+	var calls sync.WaitGroup
+	calls.Go(func() {
 		for err := range group.Errors() {
-			s.tell(err)
+			s.logError(err)
 		}
 	})
 	defer func() {
 		if err := group.Close(); err != nil {
 			s.logger.Debug("leaving the consumer group failed", watermill.LogFields{"err": err.Error()})
 		}
-		told.Wait()
+		calls.Wait()
 	}()
 	m.group = group
 	var handler sarama.ConsumerGroupHandler = m

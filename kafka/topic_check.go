@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 )
 
-// topicSettings are the settings that decide which messages a topic may lose.
+// topicSettings holds the settings that decide which messages a topic may lose.
 type topicSettings struct {
 	compacted, unclean bool
 	keeps              time.Duration // -1 = forever

@@ -11,7 +11,7 @@ import (
 
 const (
 	fetchBytes = 1 << 20
-	maxFetch   = 256 << 20 // exceeds the largest message
+	maxFetch   = 256 << 20 // larger than any message
 	fetchTries = 10
 	fetchPause = 250 * time.Millisecond
 )
@@ -23,7 +23,7 @@ type partitionReader struct {
 	topic     string
 	partition int32
 
-	from, end int64 // offsets; from is below 0 if no message is new enough
+	from, end int64 // of the offsets to read; from is negative if no message is new enough
 }
 
 // read calls fn with the records written at or after a time.
@@ -85,8 +85,8 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sa
 	return nil
 }
 
-// afterMarkers returns the first offset at or after from that has a message, or the end of the partition. In between
-// are only transaction markers and, if only committed messages are read, aborted messages.
+// afterMarkers returns the first offset at or after from that has a message, or the end of the partition. It skips
+// transaction markers and, if only committed messages are read, aborted messages.
 func (r *partitionReader) afterMarkers(
 	ctx context.Context, from int64, isolation sarama.IsolationLevel,
 ) (next int64, err error) {
@@ -144,7 +144,7 @@ func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.Isola
 	request.AddBlock(r.topic, r.partition, offset, size, epoch)
 	response, err := leader.Fetch(request)
 	if err != nil {
-		_ = leader.Close() // it reopens
+		_ = leader.Close() // the next use reopens it
 		return nil, err
 	}
 	block := response.GetBlock(r.topic, r.partition)
@@ -157,7 +157,7 @@ func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.Isola
 	return block, nil
 }
 
-// retry repeats a request, because the partition may have a new leader.
+// retry repeats a failed request, because the partition may have a new leader.
 func (r *partitionReader) retry(ctx context.Context, ask func() error) error {
 	for tries := 1; ; tries++ {
 		if ctx.Err() != nil {

@@ -97,7 +97,7 @@ func isMissing(err error) bool {
 // Each calls fn with the UUID of each message of a topic that was sent at or after a time, by Kafka's timestamps: with
 // message.timestamp.type CreateTime, the default, by the sender's clock. Messages without a UUID are skipped. It stops
 // and returns the error if fn fails. It returns an error if the topic does not exist, or if retention or compaction may
-// have deleted missing messages; for retention.bytes only after fn was called with all messages.
+// have deleted messages; because of retention.bytes only after fn was called with all messages.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	client, partitions, err := l.partitions(topic)
 	if err != nil {

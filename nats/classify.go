@@ -21,7 +21,7 @@ var noStream = []error{
 	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, jetstream.ErrNoStreamResponse,
 }
 
-// An error of the client without a connection, although its text is about a buffer.
+// The client returns it while it has no connection, although the text is about a buffer.
 var noConnection = []error{natsgo.ErrReconnectBufExceeded}
 
 var unavailable = []error{
@@ -52,7 +52,7 @@ var permanent = []error{
 	outbox.ErrInvalidMessage, natsgo.ErrMaxPayload, natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg,
 }
 
-// Codes below 500 in nats-server's errors.json, which blame the request, although the message is not at fault.
+// Codes below 500 in nats-server's errors.json that blame the request although the message is not at fault.
 var unavailableCodes = []int{
 	10002, // resource limits exceeded for account
 	10027, // maximum number of streams reached
@@ -71,7 +71,7 @@ var permanentCodes = []int{
 	10165, // invalid per-message TTL
 }
 
-// retryCodes mean that the message expects something that may become true later.
+// retryCodes mean that the message expects a state that the stream may reach later.
 var retryCodes = []int{
 	10070, // wrong last message id
 	10071, // wrong last sequence
@@ -83,9 +83,9 @@ const otherStream = 10060
 
 const tooManyRequests = 429
 
-// Classify returns the verdict on an error of any watermill-nats publisher; docs/start/nats.md lists them. A
-// Publisher's errors carry it, or Retry for a message whose own metadata expect another stream. It looks through
-// wrapping and is safe for concurrent use.
+// Classify returns the verdict on an error of any watermill-nats publisher; docs/start/nats.md lists them. The errors
+// of a Publisher carry it, or Retry if the message's own metadata expect another stream. It looks through wrapping and
+// is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	switch {
@@ -108,19 +108,19 @@ func Classify(err error) forwarder.Verdict {
 }
 
 // wantsOtherStream reports whether the error concerns a message that names a stream other than its subject's, by
-// SetHeader or, with another marshaler, in its metadata. If the publisher names that stream for all of its messages, no
+// SetHeader or, with another marshaler, in its metadata. If the publisher names that stream for all its messages, no
 // message is at fault.
 func wantsOtherStream(err error, msgs []*message.Message) bool {
 	if _, code := apiError(err); code != otherStream {
 		return false
 	}
 	return slices.ContainsFunc(msgs, func(msg *message.Message) bool {
-		asked, _, _ := header.Take(msg)
-		return asked[natsgo.ExpectedStreamHdr] != "" || msg.Metadata[natsgo.ExpectedStreamHdr] != ""
+		requested, _, _ := header.Take(msg)
+		return requested[natsgo.ExpectedStreamHdr] != "" || msg.Metadata[natsgo.ExpectedStreamHdr] != ""
 	})
 }
 
-// apiError returns the HTTP-like status and the code of a JetStream error of either of nats.go's two clients.
+// apiError returns the HTTP-like status and the code of a JetStream error from either of nats.go's clients.
 func apiError(err error) (status, code int) {
 	var legacy *natsgo.APIError
 	if errors.As(err, &legacy) {

@@ -113,7 +113,7 @@ type refusing struct {
 
 func (r refusing) Publish(string, ...*message.Message) error { return r.err }
 
-// TestAMessageThatExpectsAnotherStreamIsAtFault, unless its publisher expects that stream for all messages.
+// TestAMessageThatExpectsAnotherStreamIsAtFault: unless its publisher expects that stream for all messages.
 func TestAMessageThatExpectsAnotherStreamIsAtFault(t *testing.T) {
 	pub := nats.NewPublisherTo(refusing{err: &natsgo.APIError{Code: 400, ErrorCode: 10060}})
 	plain, asks, copies := message.NewMessage("1", nil), message.NewMessage("2", nil), message.NewMessage("3", nil)

@@ -21,8 +21,8 @@ type errorsOf struct {
 
 func (l errorsOf) Error(_ string, err error, _ watermill.LogFields) { l.lines <- err }
 
-// TestLogSaysWhyThereIsNoConnection tries a port without TLS, and one without a listener.
-func TestLogSaysWhyThereIsNoConnection(t *testing.T) {
+// TestLogShowsWhyConnectingFails tries a port without TLS and a port without a listener.
+func TestLogShowsWhyConnectingFails(t *testing.T) {
 	for scheme, want := range map[string]string{"nats": "no servers available", "tls": "secure connection not available"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

@@ -28,7 +28,7 @@ type source struct {
 	want     jetstream.ConsumerConfig
 	next     string // subject of pulls
 
-	// The limits for pulls of the consumer or its server; they may change.
+	// Limits for pulls, set by the consumer or the server; they may change.
 	batch   int
 	expires time.Duration
 }
@@ -78,7 +78,7 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 		return nil, fmt.Errorf("consumer %s: %w", s.durable, err)
 	}
 	if consumer.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
-		_ = stream.DeleteConsumer(ctx, s.durable) // it is new, and would be rejected after an upgrade
+		_ = stream.DeleteConsumer(ctx, s.durable) // a new consumer, which an upgraded version would reject
 		return nil, errTooOld
 	}
 	api := "$JS.API."

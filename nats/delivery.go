@@ -16,10 +16,10 @@ type result struct {
 	inbound.Outcome
 	term  *term
 	item  *item
-	again bool // it failed before
+	again bool // it had failed before
 }
 
-// deliver hands out a new message and waits for its ack.
+// deliver delivers a new copy of the message and waits for its ack.
 func (t *term) deliver(it *item, rec record, again bool) {
 	r := result{term: t, item: it, again: again}
 	r.Outcome = t.deliverer.Deliver(inbound.Delivery[*natsgo.Msg]{

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// FuzzMarshaler: a consumer reads exactly the published message, whatever names and bytes it has, and no metadata
-// become a header that the server obeys, or end the headers.
+// FuzzMarshaler: a consumer reads exactly the published message, whatever its names and bytes, and metadata never
+// become a header that the server obeys, nor end the headers.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("orders", "u", "tenant", "acme", []byte("{}"))
 	f.Add("a b", "", "", "", []byte(nil))

@@ -12,12 +12,12 @@ import (
 )
 
 // SetHeader sets a header that JetStream obeys, such as Nats-TTL, Nats-Rollup, Nats-Expected-Last-Subject-Sequence or
-// your own Nats-Msg-Id. Metadata of the same name are only data. The header is stored in metadata
-// outbox.MetadataHeaders, which the Marshaler of this package sends as headers. A later call overwrites the value. An
-// invalid name fails the message when it is published.
+// your own Nats-Msg-Id. Metadata with the same name are only data. The header is stored in metadata
+// outbox.MetadataHeaders, which the Publisher sends as headers. A later call overwrites the value. An invalid name
+// fails the message when it is published.
 func SetHeader(msg *message.Message, name, value string) { header.Set(msg, name, value) }
 
-// Unmarshaler restores the names of metadata that the Marshaler had to encode. It is safe for concurrent use if the
+// Unmarshaler restores the names of metadata that the Publisher had to encode. It is safe for concurrent use if the
 // wrapped one is.
 type Unmarshaler struct {
 	// Unmarshaler creates the Watermill message. Default: watermill-nats's NATSMarshaler.

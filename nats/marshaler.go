@@ -16,29 +16,29 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// marshaler sets a Nats-Msg-Id by which JetStream recognises a repeated message, and keeps metadata from commanding the
-// server.
+// marshaler sets a Nats-Msg-Id by which JetStream recognises a repeated message, and prevents metadata from commanding
+// the server.
 type marshaler struct {
-	// Marshaler creates the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
-	// as Nats-TTL or Nats-Msg-Id, to which the generation is added. Headers that it copies from metadata of the same name
-	// and value are data.
+	// Marshaler creates the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself are kept,
+	// such as Nats-TTL or Nats-Msg-Id, to which the generation is added. Headers that it copies from metadata with the
+	// same name and value are data.
 	Marshaler wmnats.Marshaler
 
-	quoted func(key string) // called for metadata that would have commanded the server; nil = none
+	quoted func(key string) // called for metadata that would have commanded the server; may be nil
 }
 
 var _ wmnats.Marshaler = marshaler{}
 
 // Marshal returns the wrapped marshaler's message with Nats-Msg-Id and the headers of SetHeader, or its error
-// unchanged. Metadata whose key is an invalid header, or a header that JetStream or its clients obey, are sent under an
-// encoded name, see docs/start/nats.md. It returns an error that wraps nats.ErrBadSubject for a subject with wildcards
-// or empty tokens, and outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
+// unchanged. Metadata whose key is an invalid header name, or a header that JetStream or its clients obey, are sent
+// under an encoded name, see docs/start/nats.md. It returns an error that wraps nats.ErrBadSubject for a subject with
+// wildcards or empty tokens, and outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
 func (m marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
 	key, err := core.KeyOf(msg)
 	if err != nil {
 		return nil, err
 	}
-	asked, msg, err := header.Take(msg)
+	requested, msg, err := header.Take(msg)
 	if err != nil {
 		return nil, err
 	}
@@ -57,13 +57,13 @@ func (m marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, err
 		out.Header = natsgo.Header{}
 	}
 	m.quote(out, msg)
-	for name, value := range asked {
+	for name, value := range requested {
 		if !isHeader(name) || name == wmnats.WatermillUUIDHdr {
 			return nil, fmt.Errorf("%w: %q of nats.SetHeader cannot be a header", outbox.ErrInvalidMessage, name)
 		}
 		out.Header.Set(name, value)
 	}
-	if key != "" && !carriesKey(out.Header) { // a Marshaler may have put it elsewhere
+	if key != "" && !carriesKey(out.Header) { // a Marshaler may have changed its spelling
 		name, value := headerOf(outbox.MetadataKey, key)
 		out.Header.Set(name, value)
 	}
@@ -140,7 +140,7 @@ func (m marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 			m.quoted(key)
 		}
 	}
-	for name, value := range quoted { // its name may be the key of another entry
+	for name, value := range quoted { // its name may equal another key
 		out.Header.Set(name, value)
 	}
 }
@@ -158,7 +158,7 @@ func carry(key string, empty bool) (carried, commands bool) {
 	return true, false
 }
 
-// isHeader reports whether nats.go accepts a header name: visible ASCII, except for these.
+// isHeader reports whether nats.go accepts a header name: visible ASCII except for a few characters.
 func isHeader(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte("\"()/,:;<=>?@[\\]{}", c) >= 0 {

@@ -27,10 +27,10 @@ func TestMarshalerMsgID(t *testing.T) {
 		return out.Header.Get(natsgo.MsgIdHdr)
 	}
 	generation := func(n string) message.Metadata { return message.Metadata{outbox.MetadataGeneration: n} }
-	asked := message.NewMessage("", nil)
-	nats.SetHeader(asked, natsgo.MsgIdHdr, "own")
+	request := message.NewMessage("", nil)
+	nats.SetHeader(request, natsgo.MsgIdHdr, "own")
 	own := func(more message.Metadata) message.Metadata {
-		maps.Copy(more, asked.Metadata)
+		maps.Copy(more, request.Metadata)
 		return more
 	}
 
@@ -152,8 +152,8 @@ func (m *settingMarshaler) Marshal(topic string, msg *message.Message) (*natsgo.
 	return out, err
 }
 
-// The application's own marshaler sets commands; metadata that it copies do not become commands. Gob and JSON have no
-// headers for either.
+// The application's own marshaler can set commands, but the metadata that it copies are not commands. Gob and JSON
+// marshalers send no headers at all.
 func TestMarshalerCommands(t *testing.T) {
 	for name, tt := range map[string]struct {
 		inner wmnats.Marshaler
@@ -186,8 +186,9 @@ func TestMarshalerCommands(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, in any spelling.
-func TestUnmarshalerTakesNoOrders(t *testing.T) {
+// TestUnmarshalerIgnoresHeaderRequests: requests for broker headers are removed from consumed messages, in any
+// spelling.
+func TestUnmarshalerIgnoresHeaderRequests(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{
 			Header: natsgo.Header{name: {`{"Nats-Rollup": "all"}`}, "other": {"kept"}},

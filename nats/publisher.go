@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use,
-// Close included.
+// Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use, including Close.
 type Publisher struct {
 	inner message.Publisher
 	stall *stallDetector
@@ -85,8 +84,8 @@ func judged(err error, msgs []*message.Message) error {
 	return &forwarder.PublishError{Verdict: verdict, Err: err}
 }
 
-// explain adds the topic, and the cause or the cure where nats.go gives none. It also keeps the stack of
-// watermill-nats's errors out of logs that print them with %+v, such as slog's text handler.
+// explain adds the topic, and the cause or the cure if nats.go names none. It also removes the stack of
+// watermill-nats's errors, which logs that print errors with %+v would include, such as slog's text handler.
 func explain(topic string, err error) error {
 	switch {
 	case isAny(err, noStream):
@@ -114,7 +113,7 @@ func (p *Publisher) Close() error {
 	return p.inner.Close()
 }
 
-// quoting logs once that metadata are not sent as commands, in case they were meant as commands.
+// quoting logs once that metadata are not sent as commands, in case the sender meant them as such.
 func quoting(logger watermill.LoggerAdapter) func(key string) {
 	var once sync.Once
 	return func(key string) {
@@ -143,7 +142,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 			failed.over()
 			logger.Info("NATS connection is back", watermill.LogFields{"url": address(c)})
 		}),
-		natsgo.ReconnectErrHandler(failed.tell),
+		natsgo.ReconnectErrHandler(failed.failed),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
 			// Cause: an error outside a publish, such as a missing permission.
 			// Cure: fix the cause that the error names.
@@ -152,18 +151,18 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 	}
 }
 
-// remindAfter is the interval at which failures to connect are logged. Attempts may fail with different errors, because
-// there may be several servers, each with its own port.
+// remindAfter is the interval at which failures to connect are logged. They are not compared, because each of several
+// servers may fail with a different error.
 const remindAfter = 30 * time.Second
 
-// attempts logs why connecting fails. The client calls its handlers one at a time, this one for the first failed
+// attempts logs why connecting fails. The client calls its handlers one at a time, and this one for the first failed
 // attempt and for attempts that reach no server.
 type attempts struct {
 	logger watermill.LoggerAdapter
 	said   time.Time
 }
 
-func (a *attempts) tell(_ *natsgo.Conn, err error) {
+func (a *attempts) failed(_ *natsgo.Conn, err error) {
 	if time.Since(a.said) < remindAfter {
 		return
 	}

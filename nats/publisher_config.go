@@ -24,8 +24,8 @@ type PublisherConfig struct {
 	// Options are applied after Options(): credentials, TLS, handlers; default none.
 	Options []natsgo.Option
 
-	// Marshaler creates NATS messages; default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such as
-	// Nats-TTL or Nats-Msg-Id; headers that it copies from metadata are data.
+	// Marshaler creates NATS messages; default: watermill-nats's NATSMarshaler. Headers that it sets itself are kept, such
+	// as Nats-TTL or Nats-Msg-Id; headers that it copies from metadata are data.
 	Marshaler wmnats.Marshaler
 
 	// JetStream has watermill-nats's settings: AutoProvision (default off), domain and prefix in ConnectOptions,
@@ -84,8 +84,8 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// checkURL rejects URLs that nats.go cannot parse, or parses as another host, because the password is not escaped.
-// Unlike nats.go's errors, its error does not quote the URL.
+// checkURL rejects URLs that nats.go cannot parse, or in which it finds another host because the password is not
+// escaped. Unlike nats.go's errors, its error does not quote the URL.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {

@@ -22,13 +22,13 @@ const (
 
 // pull is one request for messages.
 type pull struct {
-	sent time.Time // the server cannot have received it earlier
-	err  error     // set at its end
-	keep bool      // it requests no message, and only shows that the owner is alive
+	sent time.Time // the server received it no earlier
+	err  error     // its end
+	keep bool      // requests no message, only shows that the owner is alive
 }
 
-// lateAnswer is the time after its expiry when a pull without a reply is abandoned.
-const lateAnswer = time.Second
+// lateReply is how long after its expiry a pull without a reply is abandoned.
+const lateReply = time.Second
 
 // pullMessages sends the messages of one pull to the reader, and then the pull itself.
 func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
@@ -36,10 +36,10 @@ func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
 	r.endPull(p, r.fetch(p, batch, wait, pin))
 }
 
-// fetch replaces nats.go's method. If a producer sets the headers that the server uses for this, nats.go mistakes a
-// message for a status of the server, or another process for the owner.
+// fetch replaces the Fetch of nats.go, which trusts headers that a producer can set too: it would mistake a message for
+// a status of the server, or another process for the owner.
 func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error {
-	ctx, cancel := context.WithTimeout(r.life, wait+lateAnswer)
+	ctx, cancel := context.WithTimeout(r.life, wait+lateReply)
 	defer cancel()
 	inbox := r.conn.NewInbox()
 	sub, err := r.conn.SubscribeSync(inbox)
@@ -86,7 +86,7 @@ func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 	return made
 }
 
-// delivered reports whether it is a message of the stream: only the server can set the subject of its ack.
+// delivered reports whether msg is a message of the stream: only the server can set the subject for its ack.
 func delivered(msg *natsgo.Msg) bool { return strings.HasPrefix(msg.Reply, "$JS.ACK.") }
 
 // Cause: another leader, a deleted consumer, or a limit.
@@ -107,15 +107,15 @@ func status(msg *natsgo.Msg) (over bool, err error) {
 	}
 }
 
-// keepAlive is a pull by the owner that returns no message, because none fits its limit of one byte.
+// keepAlive is a pull by the owner that returns no message, because no message fits into its limit of one byte.
 func (r *reader) keepAlive(wait time.Duration, pin string) {
 	p := pull{sent: time.Now(), keep: true}
 	ctx, cancel := context.WithTimeout(r.life, wait+consumerTimeout)
 	defer cancel()
-	answer, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))
+	reply, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))
 	if err == nil {
-		if _, err = status(answer); err == nil {
-			core.Pause(r.life, time.Until(p.sent.Add(wait))) // "message too large" is reported immediately
+		if _, err = status(reply); err == nil {
+			core.Pause(r.life, time.Until(p.sent.Add(wait))) // the status "message too large" arrives immediately
 		}
 	}
 	r.endPull(p, err)
@@ -131,30 +131,30 @@ func (r *reader) endPull(p pull, err error) {
 	}
 }
 
-// answer is the server's description of the consumer.
-type answer struct {
-	asked time.Time
-	info  *jetstream.ConsumerInfo
-	err   error
-	idle  bool // no pull was in flight
+// description is the server's description of the consumer.
+type description struct {
+	requestedAt time.Time
+	info        *jetstream.ConsumerInfo
+	err         error
+	idle        bool // no pull was in flight when it was requested
 }
 
-// ask requests the description of the consumer, unless a request is in flight.
-func (r *reader) ask() {
-	if r.asked {
+// describe requests the description of the consumer, unless a request is in flight.
+func (r *reader) describe() {
+	if r.requestedAt {
 		return
 	}
-	r.asked = true
+	r.requestedAt = true
 	idle := !r.pulling
-	r.asking.Go(func() {
+	r.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(r.life, consumerTimeout)
 		defer cancel()
-		a := answer{asked: time.Now(), idle: idle}
+		a := description{requestedAt: time.Now(), idle: idle}
 		if a.info, a.err = r.from.consumer.Info(ctx); a.err != nil {
 			core.Pause(r.life, afterError)
 		}
 		select {
-		case r.answers <- a:
+		case r.descriptions <- a:
 		case <-r.life.Done():
 		}
 	})

@@ -14,45 +14,45 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// arrival is a message, and the time at which its pull was sent.
+// arrival is a message with the time at which its pull was sent.
 type arrival struct {
 	msg  *natsgo.Msg
 	sent time.Time
 }
 
-// reader pulls from a consumer: as a standby, or while it is the owner. One goroutine owns it.
+// reader pulls from a consumer, as its owner or as a standby. One goroutine uses it.
 type reader struct {
 	*subscription
 	conn *natsgo.Conn
 	from *source
 
-	term   *term // nil = another process is the owner, or no message has arrived
+	term   *term // nil if another process is the owner, or no message has arrived
 	gone   error // set when the consumer no longer exists
 	in     chan arrival
 	pulled chan pull
-	// answers holds one answer at a time.
-	answers chan answer
-	results chan result
+	// descriptions holds one description at a time.
+	descriptions chan description
+	results      chan result
 
-	pulling, keeping, asked bool
-	check                   bool // no pulls until the consumer has been described
-	asking                  sync.WaitGroup
-	life                    context.Context // of requests
-	end                     context.CancelFunc
+	pulling, keeping, requestedAt bool
+	check                         bool // no pulls until the consumer has been described
+	requests                      sync.WaitGroup
+	life                          context.Context
+	end                           context.CancelFunc
 
-	stopping chan struct{} // closed: nothing more is delivered
-	stopped  bool
-	grace    <-chan time.Time
-	reported time.Time
-	refused  time.Time // when pulls began to fail; zero = the last one succeeded
-	answered time.Time // end of the last request for the consumer's description
-	behind   uint64    // messages not delivered or not acked, as of the last answer
+	stopping    chan struct{} // closed when nothing more may be delivered
+	stopped     bool
+	grace       <-chan time.Time
+	reported    time.Time
+	refused     time.Time // since when pulls fail; zero = the last one succeeded
+	describedAt time.Time // end of the last request for the consumer's description
+	behind      uint64    // messages not delivered or not acked, according to the last description
 }
 
 func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
 	r := &reader{
 		subscription: s, conn: conn, from: from,
-		in: make(chan arrival), pulled: make(chan pull), answers: make(chan answer), results: make(chan result),
+		in: make(chan arrival), pulled: make(chan pull), descriptions: make(chan description), results: make(chan result),
 		stopping: make(chan struct{}),
 	}
 	r.life, r.end = context.WithCancel(context.Background())
@@ -61,7 +61,7 @@ func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
 
 // run returns when the context and the handlers have ended, or when the consumer no longer exists.
 func (r *reader) run() error {
-	defer r.asking.Wait()
+	defer r.requests.Wait()
 	defer r.end()
 	defer r.leave()
 	tick := r.cfg.AckWait / 20
@@ -83,7 +83,7 @@ func (r *reader) run() error {
 			r.take(a)
 		case p := <-r.pulled:
 			r.ended(p)
-		case a := <-r.answers:
+		case a := <-r.descriptions:
 			r.learn(a)
 		case res := <-r.results:
 			if res.term == r.term {
@@ -111,7 +111,7 @@ func (r *reader) run() error {
 	return r.gone
 }
 
-// pull requests messages, or, without room for any, shows that the owner is alive.
+// pull requests messages, or only shows that the owner is alive if none fit.
 func (r *reader) pull() {
 	if r.pulling || r.keeping || r.check {
 		return
@@ -121,7 +121,7 @@ func (r *reader) pull() {
 	case t != nil && (r.stopped || t.whole && t.spent):
 		r.keeping = true
 		wait := r.from.expires
-		r.asking.Go(func() { r.keepAlive(wait, t.pin) })
+		r.requests.Go(func() { r.keepAlive(wait, t.pin) })
 	case !r.stopped:
 		r.pulling = true
 		pin := ""
@@ -129,7 +129,7 @@ func (r *reader) pull() {
 			pin = t.pin
 		}
 		batch, wait := r.from.batch, r.from.expires
-		r.asking.Go(func() { r.pullMessages(batch, wait, pin) })
+		r.requests.Go(func() { r.pullMessages(batch, wait, pin) })
 	}
 }
 
@@ -140,7 +140,7 @@ func (r *reader) take(a arrival) {
 		r.logger.Debug("message without JetStream metadata", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	// The server adds its pin after any set by a producer. A message with a malformed header has none.
+	// The server's pin follows any pin set by a producer. A message with a malformed header has no pin.
 	pin := ""
 	if pins := a.msg.Header.Values(pinHeader); len(pins) > 0 {
 		pin = pins[len(pins)-1]
@@ -155,11 +155,11 @@ func (r *reader) take(a arrival) {
 	r.term.renew(a.sent)
 	r.term.take(a.msg, meta)
 	if !r.term.whole {
-		r.ask()
+		r.describe()
 	}
 }
 
-// ended handles the end of a pull. A pull without error has reached the server, and the lease is extended from the time
+// ended handles the end of a pull. A pull without an error has reached the server, and extends the lease from the time
 // it was sent.
 func (r *reader) ended(p pull) {
 	if p.keep {
@@ -173,7 +173,7 @@ func (r *reader) ended(p pull) {
 	case p.err != nil && !r.stopped:
 		r.logger.Debug("a pull failed", watermill.LogFields{"err": text.OfError(p.err)})
 		r.failed(p)
-		r.ask() // the consumer may have been deleted, or have other limits
+		r.describe() // the consumer may have been deleted or have new limits
 	case p.err == nil:
 		if r.refused = (time.Time{}); r.term != nil {
 			r.term.renew(p.sent)
@@ -181,11 +181,11 @@ func (r *reader) ended(p pull) {
 	}
 	if r.term != nil && !r.term.whole && !r.stopped {
 		r.check = true
-		r.ask()
+		r.describe()
 	}
 }
 
-// failed logs, at most once a minute, that no pull has succeeded for an AckWait: nothing is read.
+// failed logs, at most once a minute, that nothing is read because no pull has succeeded for an AckWait.
 func (r *reader) failed(p pull) {
 	if r.refused.IsZero() {
 		r.refused = p.sent
@@ -200,9 +200,9 @@ func (r *reader) failed(p pull) {
 }
 
 // learn handles a description of the consumer.
-func (r *reader) learn(a answer) {
-	r.asked, r.answered = false, time.Now()
-	r.stall.result(a.asked, a.err)
+func (r *reader) learn(a description) {
+	r.requestedAt, r.describedAt = false, time.Now()
+	r.stall.result(a.requestedAt, a.err)
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
 		errors.Is(a.err, jetstream.ErrConsumerDeleted) {
 		r.gone = a.err
@@ -210,7 +210,7 @@ func (r *reader) learn(a answer) {
 	}
 	if a.err != nil {
 		if r.check = r.check && !a.idle; r.check {
-			r.ask()
+			r.describe()
 		}
 		r.told.Report(a.err)
 		return
@@ -226,7 +226,7 @@ func (r *reader) learn(a answer) {
 		t.compare(a.info)
 	}
 	if r.check = r.check && !a.idle; r.check {
-		r.ask()
+		r.describe()
 	}
 }
 
@@ -237,23 +237,23 @@ func (r *reader) onTick() {
 		t.ackAgain()
 		t.touch()
 		if !t.whole {
-			r.ask()
+			r.describe()
 		}
 	}
 	now := time.Now()
-	if now.Sub(r.answered) >= r.cfg.AckWait/2 { // an operator may have changed the consumer
-		r.ask()
+	if now.Sub(r.describedAt) >= r.cfg.AckWait/2 { // an operator may have changed the consumer
+		r.describe()
 	}
 	if now.Sub(r.reported) >= time.Second {
 		r.reported = now
 		r.report()
 		if t != nil && (r.reports.Wanted() || !t.pause.Since.IsZero()) {
-			r.ask()
+			r.describe()
 		}
 	}
 }
 
-// lose discards everything in memory: another process owns the consumer, or may own it, and gets the messages.
+// lose discards everything in memory, because another process owns the consumer, or may own it, and gets the messages.
 func (r *reader) lose() {
 	if r.term == nil {
 		return
@@ -266,7 +266,7 @@ func (r *reader) lose() {
 	r.reportGone()
 }
 
-// leave returns messages that were not started, waits for the server to confirm the acks, and lets a standby take over
+// leave returns messages that no handler has, waits for the server to confirm the acks, and lets a standby take over
 // immediately.
 func (r *reader) leave() {
 	t := r.term

@@ -11,7 +11,7 @@ func (r *reader) state() meter.PartitionState {
 	return meter.PartitionState{Group: r.durable, Topic: r.topic}
 }
 
-// reportGone reports that another process owns the consumer, or that it has no owner.
+// reportGone reports that this process does not own the consumer.
 func (r *reader) reportGone() { r.reports.Post(r.state()) }
 
 // report passes the state of the consumer to observers, if this process owns it.

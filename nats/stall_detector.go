@@ -21,7 +21,7 @@ type stallDetector struct {
 	lasts trouble.StallDetector
 }
 
-// result records the result of a request that began at a time.
+// result records the result of a request that began at begun.
 func (s *stallDetector) result(begun time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,8 +21,7 @@ type SubscriberConfig struct {
 	// URL is one server or several, as in PublisherConfig.
 	URL string
 
-	// Options are applied after this package's: credentials, TLS; default none. Each subscription has its own
-	// connection.
+	// Options are applied after Options(): credentials, TLS; default none. Each subscription has its own connection.
 	Options []natsgo.Option
 
 	// Domain is the JetStream domain; default: the server's.
@@ -36,8 +35,8 @@ type SubscriberConfig struct {
 	// Publisher.
 	Unmarshaler wmnats.Unmarshaler
 
-	// Concurrency is the limit of delivered messages without an ack; default 16. Messages that failed before use at most
-	// half of it. Each handler in middleware.Tx needs a connection.
+	// Concurrency limits the delivered messages that are not acked yet; default 16. Messages that failed before use at
+	// most half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
 	// Key returns the key by which messages keep their order; default: the header "outbox_key". Messages without a key are
@@ -55,15 +54,15 @@ type SubscriberConfig struct {
 	// Backoff is the wait of a key after a nack; default 100 ms doubling to 10 s. outbox.RetryAfter overrides it.
 	Backoff outbox.Backoff
 
-	// AckWait is the consumer's: how long messages of a dead process wait; default 15 s. A standby takes over after 4/3 of
-	// it. Handlers may take longer.
+	// AckWait is the consumer's AckWait, after which messages of a dead process are delivered again; default 15 s. A
+	// standby takes over after 4/3 of it. Handlers may take longer.
 	AckWait time.Duration
 
 	// CloseTimeout is how long a closing subscription waits for its handlers; default 5 s. Keep it below
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
-	// Observers watch the consumer, as partition 0, if observe/prom made them; default none.
+	// Observers watch the consumer, as partition 0, if they come from observe/prom; default none.
 	Observers []observe.Observer
 }
 
@@ -86,7 +85,7 @@ func (c *SubscriberConfig) setDefaults() {
 // minAckWait leaves time for a few pulls.
 const minAckWait = 2 * time.Second
 
-// validate names every invalid field.
+// validate returns an error that names every invalid field.
 func (c SubscriberConfig) validate() error {
 	errs := []error{checkURL("SubscriberConfig", c.URL)}
 	if c.Consumer == "" || strings.ContainsAny(c.Consumer, " .*>/\\\t\r\n") {
@@ -125,8 +124,8 @@ func (c SubscriberConfig) validate() error {
 
 func (c SubscriberConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }
 
-// pinnedTTL is the time without a pull after which the consumer switches to another process. It is longer than AckWait,
-// so that the owner's messages in flight are redelivered first.
+// pinnedTTL is the time without a pull after which the server pins another process. It is longer than AckWait, so that
+// the owner's messages in flight are redelivered first.
 func (c SubscriberConfig) pinnedTTL() time.Duration { return c.AckWait + c.AckWait/3 }
 
 // pullWait is how long a pull waits for messages.

@@ -109,7 +109,7 @@ func TestSubscribeAndClose(t *testing.T) {
 	}
 }
 
-// TestAConsumerOfOthersIsRefused: it would lose messages, or their order.
+// TestAConsumerOfOthersIsRefused: it would lose messages or their order.
 func TestAConsumerOfOthersIsRefused(t *testing.T) {
 	want := jetstream.ConsumerConfig{
 		FilterSubject: "a", AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: -1,

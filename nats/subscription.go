@@ -21,13 +21,13 @@ type subscription struct {
 	topic     string
 	durable   string
 	logger    watermill.LoggerAdapter
-	ctx       context.Context // of its messages
+	ctx       context.Context // payload bytes of its messages
 	deliverer *inbound.Deliverer[*natsgo.Msg]
 
 	reports *inbound.Reports
 	lines   trouble.RateLimit
 	told    trouble.RetryLog
-	stall   *stallDetector // of JetStream
+	stall   *stallDetector // the JetStream domain
 }
 
 func newSubscription(
@@ -46,8 +46,8 @@ func newSubscription(
 	return s
 }
 
-// run reads until the context ends, and closes the channel. If NATS does not respond then, or Key hangs, the rest of
-// the reader ends on its own.
+// run reads until the context ends and then closes the channel. If NATS does not respond, or Key hangs, the reader ends
+// in the background.
 func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.deliverer.Close()
@@ -95,9 +95,9 @@ func (s *subscription) stay(found func()) error {
 	}
 	wait := core.Backoff{Initial: 200 * time.Millisecond, Max: 10 * time.Second}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
-		asked := time.Now()
+		begun := time.Now()
 		from, err := s.open(s.ctx, js)
-		if s.stall.result(asked, err); err == nil {
+		if s.stall.result(begun, err); err == nil {
 			found()
 			failures = 0
 			err = newReader(s, conn, from).run()

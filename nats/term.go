@@ -19,10 +19,10 @@ const pinHeader = "Nats-Pin-Id"
 type record struct {
 	msg     *natsgo.Msg
 	in      *natsgo.Msg
-	touched time.Time // when JetStream last learned that it is in progress
+	touched time.Time // when JetStream was last told that it is in progress
 	cause   error     // error of the last attempt; nil = unknown
 	unkeyed bool      // Key panicked, so its order is unknown
-	out     bool      // it is being delivered
+	out     bool      // being delivered
 }
 
 func (r record) lastError() error { return r.cause }
@@ -33,20 +33,20 @@ type item = keyed.Item[record]
 type term struct {
 	*reader
 	pin     string
-	lease   time.Time // no other process can be the owner earlier
+	lease   time.Time // no other process can be the owner before this time
 	window  *keyed.Window[record]
 	held    map[int64]*item // all unfinished messages
-	unacked []*natsgo.Msg   // handled, but the connection was lost before the ack
+	unacked []*natsgo.Msg   // handled, but not acked because the connection was lost
 
-	// last is the consumer's count of the last delivery. whole means that all messages that JetStream waits for are held
-	// here: otherwise an older message of a key may be missing.
+	// last is the consumer's count of the last delivery. whole means that all messages pending an ack are held here:
+	// otherwise an older message of a key may be missing.
 	last  uint64
 	whole bool
 
-	running, again int // deliveries, and how many of them failed before
+	running, again int // deliveries in flight, and how many of them failed before
 	pause          inbound.Pause
-	spent          bool          // MaxBytes are in memory: no pulls until half of them are handled
-	abandoned      chan struct{} // closed: acks are no longer awaited
+	spent          bool          // no pulls, because MaxBytes are in memory, until half of them are handled
+	abandoned      chan struct{} // closed when acks are no longer awaited
 }
 
 func newTerm(r *reader, pin string) *term {
@@ -66,8 +66,8 @@ func (t *term) renew(sent time.Time) {
 
 func (t *term) valid() bool { return time.Now().Before(t.lease) }
 
-// owns reports whether a message belongs to this term. An empty pin is unknown; if no message was delivered in between,
-// no other process has had one.
+// owns reports whether a message belongs to this term. An empty pin is unknown; the message belongs to the term if it
+// follows the last delivery directly, because then no other process got a message meanwhile.
 func (t *term) owns(pin string, meta *natsgo.MsgMetadata) bool {
 	if t.pin == "" && meta.Sequence.Consumer == t.last+1 {
 		t.pin = pin
@@ -103,15 +103,14 @@ func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	t.regulate()
 }
 
-// compare sets whole if all messages that JetStream waits for are held here, and none that it has delivered is still in
-// transit.
+// compare sets whole if all messages pending an ack are held here and no delivery is still in transit.
 func (t *term) compare(info *jetstream.ConsumerInfo) {
 	if info.Delivered.Consumer != t.last {
 		return
 	}
 	pin := pinned(info)
 	if t.pin == "" {
-		t.pin = pin // a new owner exists only with a delivery
+		t.pin = pin // a new owner exists only once it gets a delivery
 	}
 	if pin == "" || pin != t.pin {
 		t.lose()
@@ -174,7 +173,7 @@ func (t *term) settle(r result) {
 	}
 }
 
-// ack is sent only by the owner: the next owner relies on the list of messages that JetStream waits for.
+// ack sends an ack only while this process is the owner: the next owner relies on the list of pending messages.
 func (t *term) ack(in *natsgo.Msg) {
 	if !t.valid() || in.Ack() != nil {
 		t.unacked = append(t.unacked, in)
@@ -205,7 +204,7 @@ func (t *term) touch() {
 	}
 }
 
-// handBack makes JetStream redeliver messages without a handler to the next owner immediately, oldest first.
+// handBack makes JetStream redeliver messages that no handler has to the next owner immediately, oldest first.
 func (t *term) handBack() {
 	var back []*item
 	for _, it := range t.held {
@@ -215,6 +214,6 @@ func (t *term) handBack() {
 	}
 	slices.SortFunc(back, func(a, b *item) int { return int(a.Pos - b.Pos) })
 	for _, it := range back {
-		_ = it.Value.in.Nak() // otherwise the message is redelivered after AckWait
+		_ = it.Value.in.Nak() // after an error the message is redelivered after AckWait
 	}
 }

@@ -37,8 +37,8 @@ func newTestTerm(t *testing.T, positions ...uint64) *term {
 	return r.term
 }
 
-// TestOwnerWaitsForAllThatIsPending: held messages that the stream has dropped are no longer pending, and do not make
-// up for messages still to come.
+// TestOwnerWaitsForAllThatIsPending: held messages that the stream has dropped are no longer pending, and must not be
+// counted in place of messages still to come.
 func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 	info := func(pending int, floor, delivered uint64, pin string) *jetstream.ConsumerInfo {
 		return &jetstream.ConsumerInfo{
@@ -124,8 +124,7 @@ func sentFor(t *testing.T, msg *natsgo.Msg) (sent func() uint64) {
 	}
 }
 
-// TestWithoutALeaseNothingIsDone: another process may be the owner, and rely on the messages that JetStream has
-// pending.
+// TestWithoutALeaseNothingIsDone: another process may be the owner, and rely on the list of pending messages.
 func TestWithoutALeaseNothingIsDone(t *testing.T) {
 	term := newTestTerm(t, 5)
 	term.whole = true
@@ -161,7 +160,7 @@ func TestWhatAHandlerHasIsNotHandedBack(t *testing.T) {
 	}
 }
 
-// TestPinOfAMessage: only the server sets it, and an unknown one is confirmed before anything starts.
+// TestPinOfAMessage: only the server sets it, and an unknown pin is confirmed before a handler starts.
 func TestPinOfAMessage(t *testing.T) {
 	term := newTestTerm(t, 5)
 	term.whole = true
@@ -183,8 +182,8 @@ func TestPinOfAMessage(t *testing.T) {
 	}
 }
 
-// TestHungHandlersAreTold: a consumer whose handlers never return is reported.
-func TestHungHandlersAreTold(t *testing.T) {
+// TestHungHandlersAreReported: a consumer whose handlers never return is reported.
+func TestHungHandlersAreReported(t *testing.T) {
 	term := newTestTerm(t, 5, 6)
 	logger := watermill.NewCaptureLogger()
 	term.logger = logger

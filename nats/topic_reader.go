@@ -25,7 +25,7 @@ type TopicReaderConfig struct {
 	URL string
 	// Options are applied after Options(): credentials, TLS; default none.
 	Options []natsgo.Option
-	// JetStream has the domain or prefix, like PublisherConfig.JetStream.ConnectOptions; default none.
+	// JetStream sets the domain or prefix, like PublisherConfig.JetStream.ConnectOptions; default none.
 	JetStream []natsgo.JSOpt
 }
 
@@ -45,8 +45,8 @@ var (
 	_ broker.Checker     = (*TopicReader)(nil)
 )
 
-// answerTimeout limits each request, and the wait for the next message of a stream.
-const answerTimeout = 30 * time.Second
+// replyTimeout limits each request, and the wait for the next message of a stream.
+const replyTimeout = 30 * time.Second
 
 const connectTimeout = 5 * time.Second
 
@@ -73,7 +73,7 @@ func (l *TopicReader) Close() error {
 	return nil
 }
 
-// connect waits up to connectTimeout for a server, regardless of ctx, which the client's Connect does not accept.
+// connect waits up to connectTimeout for a server. It ignores ctx, because the client's Connect takes none.
 func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, err
 		}
 		l.conn = conn
 	}
-	js, err := l.conn.JetStream(slices.Concat([]natsgo.JSOpt{natsgo.MaxWait(answerTimeout)}, l.cfg.JetStream)...)
+	js, err := l.conn.JetStream(slices.Concat([]natsgo.JSOpt{natsgo.MaxWait(replyTimeout)}, l.cfg.JetStream)...)
 	if err != nil {
 		return nil, fmt.Errorf("nats: JetStream: %w", err)
 	}
@@ -107,7 +107,7 @@ func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*nat
 }
 
 // Check returns the topics whose streams may lose acknowledged messages, and the topics without a stream. Clients
-// cannot see when a server syncs to disk: by default every two minutes.
+// cannot see how often a server syncs to disk; the default is every two minutes.
 func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -119,8 +119,8 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 			missing = append(missing, topic)
 			continue
 		}
-		asked, cancel := context.WithTimeout(ctx, answerTimeout)
-		info, err := stream(asked, js, topic)
+		limited, cancel := context.WithTimeout(ctx, replyTimeout)
+		info, err := stream(limited, js, topic)
 		cancel()
 		if errors.Is(err, natsgo.ErrNoMatchingStream) {
 			missing = append(missing, topic)
@@ -164,8 +164,8 @@ func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 
 // Each calls fn with the UUID of each message of a topic that its stream stored at or after a time, by the server's
 // clock, and still holds. Messages without a UUID are skipped. It stops and returns the error if fn fails. It returns
-// an error if the topic has no stream, or if missing messages may have been deleted on purpose: by consumption, age or
-// limits; for limits only after fn was called with all messages. Payloads are not read.
+// an error if the topic has no stream, or if messages may have been deleted on purpose, by consumption, age or limits;
+// because of limits only after fn was called with all messages. Payloads are not read.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -174,9 +174,9 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	if !isLiteral(topic) {
 		return fmt.Errorf("nats: topic %q: %w", topic, natsgo.ErrBadSubject)
 	}
-	asked, cancel := context.WithTimeout(ctx, answerTimeout)
+	limited, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	info, err := stream(asked, js, topic)
+	info, err := stream(limited, js, topic)
 	if err != nil {
 		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
 	}
@@ -190,7 +190,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 			"have been deleted this way; compare only later messages (Filter.After)",
 			name, keeps, after.UTC().Format(time.RFC3339))
 	}
-	last, err := lastMessage(asked, js, name, topic)
+	last, err := lastMessage(limited, js, name, topic)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 
 // lastMessage returns the last message of a topic from the stream's leader, with sequence 0 if the topic is empty.
 func lastMessage(ctx context.Context, js natsgo.JetStreamContext, name, topic string) (*natsgo.RawStreamMsg, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	last, err := js.GetLastMsg(name, topic, natsgo.Context(ctx))
 	if errors.Is(err, natsgo.ErrMsgNotFound) {
@@ -225,9 +225,9 @@ func lastMessage(ctx context.Context, js natsgo.JetStreamContext, name, topic st
 
 // whole returns an error if the limits of a stream may have deleted messages of a topic as new as the n messages read.
 func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, n int64) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // current state: messages may have been deleted in the meantime
+	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // messages may have been deleted meanwhile
 	if err != nil {
 		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
 	}
@@ -248,7 +248,7 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 		name, limit, after.UTC().Format(time.RFC3339))
 }
 
-// read reads up to the message that was the last at the start, and counts messages.
+// read reads up to the message that was the last one at the start, and returns the number of messages.
 func (l *TopicReader) read(
 	ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64,
 	fn func(natsgo.Header) error,
@@ -274,7 +274,7 @@ func (l *TopicReader) read(
 		}
 		at := meta.Sequence.Stream
 		if at < last && meta.NumPending == 0 {
-			// A replica may lag behind, its leader does not. The last message may have been deleted since.
+			// A replica may lag behind its leader. The last message may have been deleted since.
 			now, err := lastMessage(ctx, js, name, topic)
 			if err != nil {
 				return n, err
@@ -288,12 +288,12 @@ func (l *TopicReader) read(
 }
 
 func next(ctx context.Context, sub *natsgo.Subscription) (*natsgo.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	return sub.NextMsgWithContext(ctx)
 }
 
-// uuidOf returns the UUID: from its header or, if a marshaler sets none, from our Nats-Msg-Id.
+// uuidOf returns the UUID from its header or, if a marshaler does not set that, from our Nats-Msg-Id.
 func uuidOf(h natsgo.Header) string {
 	if uuid, err := url.QueryUnescape(h.Get(uuidHeader)); err == nil && uuid != "" {
 		return uuid

@@ -10,14 +10,14 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 )
 
-// Retention returns max_age of the stream of a topic, which may have wildcards. It is unknown for a stream that deletes
+// Retention returns max_age of the stream of a topic, which may have wildcards. It is unknown if the stream deletes
 // consumed messages.
 func (l *TopicReader) Retention(ctx context.Context, topic string) (retention time.Duration, known bool, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {
 		return 0, false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	info, err := stream(ctx, js, topic)
 	switch {
