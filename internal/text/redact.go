@@ -12,6 +12,11 @@ const Redacted = "***"
 const secretName = `(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|j?session(?:_?id)?|sid|jwt|` +
 	`(?:api|access|private|secret|account|shared|encryption|signing)[_-]?(?:access[_-]?)?key|sig|signature)`
 
+// secretWords: every name that matches secretName, or ends with "cookie", contains one of them.
+var secretWords = []string{
+	"pass", "pwd", "secret", "token", "credential", "session", "sid", "jwt", "key", "sig", "cookie",
+}
+
 // secretShapes are the forms in which errors quote secrets. A shape is tried only if the lower-cased text contains one
 // of its hints, which is faster to check.
 var secretShapes = []struct {
@@ -31,11 +36,11 @@ var secretShapes = []struct {
 		[]string{"@"}, regexp.MustCompile(`(://)[^:/@\s?#]{16,}@|(\b(?:nats|tls)://)[^:/@\s]+@`), "${1}${2}" + Redacted + "@",
 	},
 	{ // a header or a field: a secret has a digit, and words have none
-		[]string{":"}, regexp.MustCompile(`(?i)(\b(?:[\w-]*` + secretName + `|(?:set-)?cookie): ?)[^\s,;]*[0-9][^\s,]*`),
+		secretWords, regexp.MustCompile(`(?i)(\b(?:[\w-]*` + secretName + `|(?:set-)?cookie): ?)[^\s,;]*[0-9][^\s,]*`),
 		"${1}" + Redacted,
 	},
 	{ // name=value, in queries, connection strings and environments, with quotes or without
-		[]string{"="}, regexp.MustCompile(`(?i)((?:\b|[_-])(?:ssl)?` + secretName + `\s*=\s*)` +
+		secretWords, regexp.MustCompile(`(?i)((?:\b|[_-])(?:ssl)?` + secretName + `\s*=\s*)` +
 			`('(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|[^\s&'",;]+)`), "${1}" + Redacted,
 	},
 	{ // "name": "value", in JSON, and in JSON that is quoted
