@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // unevenConn delays writes by a random time between half of most and most.
@@ -34,9 +32,9 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 	h := newPgxHandle(t, newDatabase(t))
 	w := newCrashWorld(t, h, 1)
 	w.broker.answer = func(*worker, Copy, func()) error { return nil }
-	const rows = 200
+	const rows = 100
 	for i := range rows {
-		h.publish(t, "orders", fmt.Sprint(i%50), fmt.Sprint(i))
+		h.publish(t, "orders", fmt.Sprint(i%25), fmt.Sprint(i))
 	}
 	var forwarders []*worker
 	for range 2 {
@@ -49,15 +47,11 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 		stops := 0
 		defer func() { stopped <- stops }()
 		for {
-			for _, f := range forwarders {
-				if rand.IntN(2) == 0 {
-					continue
-				}
-				stops++
-				_ = f.cmd.Process.Signal(syscall.SIGSTOP)
-				time.Sleep(rand.N(3 * time.Second)) // as long as a machine might be suspended
-				_ = f.cmd.Process.Signal(syscall.SIGCONT)
-			}
+			stops++
+			f := forwarders[rand.IntN(len(forwarders))]
+			_ = f.cmd.Process.Signal(syscall.SIGSTOP)
+			time.Sleep(rand.N(3 * time.Second)) // as long as a machine might be suspended
+			_ = f.cmd.Process.Signal(syscall.SIGCONT)
 			select {
 			case <-over:
 				return
@@ -67,7 +61,7 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 	}()
 	pending := func() int { return h.count(t, "select count(*) from outbox where published_at is null") }
 	var took []time.Duration
-	for round := range rounds(2, 20) {
+	for round := range rounds(1, 20) {
 		begun := time.Now()
 		h.exec(t, "update outbox set published_at = null where published_at is not null")
 		goesOn(t, fmt.Sprint("round ", round, ": all are published"), rows, func() int { return rows - pending() })
@@ -78,5 +72,4 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("%d rounds of %d messages with %d stops: p50 %s, slowest %s", len(took), rows, stops,
 		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
-	require.Positive(t, stops)
 }
