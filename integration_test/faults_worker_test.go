@@ -62,10 +62,10 @@ func (w *crashWorld) spawn(cfg childConfig, fatal string, skip int) *worker {
 	cfg.Name = fmt.Sprintf("worker-%d-%s", w.spawned, cfg.Handle)
 	cfg.URL = w.h.url
 	if cfg.Handle == "pgbouncer" {
-		if cfg.URL = w.pooler; cfg.URL == "" {
-			cfg.URL = throughPgBouncer(w.t, w.h.url)
+		if w.pooler == "" {
+			w.pooler = throughPgBouncer(w.t, w.h.url)
 		}
-		cfg.URL += "&default_query_exec_mode=exec"
+		cfg.URL = w.pooler + "&default_query_exec_mode=exec"
 	}
 	ours, theirs, err := socketPair()
 	require.NoError(w.t, err)

@@ -56,7 +56,7 @@ type crashWorld struct {
 	shop   shop
 	source *source
 	broker *broker
-	pooler string // URL of a PgBouncer for workers that use one; "" = in front of the shared server
+	pooler string // URL of a PgBouncer for workers that use one; "" until the first of them starts
 
 	mu      sync.Mutex
 	workers []*worker

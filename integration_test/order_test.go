@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -100,15 +99,10 @@ func TestOrderThroughPgBouncer(t *testing.T) {
 	extended(t)
 	parallel(t)
 	url := newOrderDatabase(t)
-	bouncer, err := services.StartPgBouncer(t.Context(), url, services.Options{})
-	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, bouncer.Close()) })
+	bouncer := throughPgBouncer(t, url)
 	exec := func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
-	writer := pgxHandle(t, "writer", bouncer.URL(), exec)
-	reader := pgxHandle(t, "reader", bouncer.URL(), exec)
+	writer := pgxHandle(t, "writer", bouncer, exec)
+	reader := pgxHandle(t, "reader", bouncer, exec)
 	checkOrder(t, orderRun{writers: 12, pooled: true, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
 }
 

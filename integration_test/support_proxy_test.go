@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
@@ -278,29 +278,17 @@ func newSilentServer(t testing.TB) (dsn string) {
 	return fmt.Sprintf("postgres://me:secret@%s/nowhere?sslmode=disable&connect_timeout=2", listener.Addr())
 }
 
-var startPgBouncer = shared(func(ctx context.Context) (*services.PgBouncer, error) {
-	server, err := startPostgres()
-	if err != nil {
-		return nil, err
-	}
-	return services.StartPgBouncer(ctx, server.URL(), services.Options{})
-})
-
-// throughPgBouncer returns the URL of a database of the shared server through PgBouncer in transaction mode. If the
-// machine has no PgBouncer, it skips the test, except in CI.
+// throughPgBouncer returns the URL of a database through a PgBouncer in transaction mode, which belongs to the test: one
+// that crashes takes no other test with it. If the machine has no PgBouncer, it skips the test, except in CI.
 func throughPgBouncer(t testing.TB, database string) string {
 	t.Helper()
-	bouncer, err := startPgBouncer()
+	bouncer, err := services.StartPgBouncer(t.Context(), database, services.Options{Log: io.Discard})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
 		t.Skip("PgBouncer is not installed")
 	}
 	require.NoError(t, err)
-	direct, err := url.Parse(database)
-	require.NoError(t, err)
-	u, err := url.Parse(bouncer.URL())
-	require.NoError(t, err)
-	u.Path = direct.Path
-	return u.String()
+	t.Cleanup(func() { assert.NoError(t, bouncer.Close()) })
+	return bouncer.URL()
 }
 
 // newPgBouncerHandle opens a handle of a pgx pool through PgBouncer, configured as pgx requires.

@@ -83,6 +83,21 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 // URL returns the connection URL of StartPgBouncer's database, through PgBouncer. It stays the same across Restart.
 func (b *PgBouncer) URL() string { return b.url }
 
+// Close ends PgBouncer for good. It returns an error if PgBouncer had ended on its own, with the last line of its log.
+func (b *PgBouncer) Close() error {
+	return errors.Join(b.crashed(), b.daemon.Close())
+}
+
+func (b *PgBouncer) crashed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.process.alive() {
+		return nil
+	}
+	lines := strings.Split(tail(b.logPath()), "\n")
+	return fmt.Errorf("PgBouncer ended: %s", lines[len(lines)-1])
+}
+
 // isOurs queries the admin console for the path of its configuration.
 func (b *PgBouncer) isOurs(ctx context.Context, ini string) error {
 	admin := "postgres://admin@" + address(b.port) + "/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol"

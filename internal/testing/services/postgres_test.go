@@ -3,6 +3,8 @@ package services
 import (
 	"errors"
 	"io"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -180,6 +182,10 @@ func TestPgBouncer(t *testing.T) {
 
 	must(t, b.Kill())
 	must(t, b.Restart(ctx))
+	must(t, b.process.end(os.Kill, stopPatience)) // a crash
+	if err := b.Close(); err == nil || !strings.HasPrefix(err.Error(), "PgBouncer ended: ") {
+		t.Errorf("Close after a crash returns %v", err)
+	}
 	must(t, b.Close())
 	wantGone(t, b.daemon)
 }
