@@ -38,18 +38,16 @@ var crashSteps = []string{
 func TestKilledAtEveryStep(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	t.Run("worlds", func(t *testing.T) {
-		handles := []string{"pgx", "sql-pgx", "sql-pq", "pgbouncer"}
-		if !long { // otherwise some of them in turn: each step starts its own processes
-			handles = []string{"pgx", handles[1+rand.IntN(3)]}
-		}
-		for _, handle := range handles {
-			t.Run(handle, func(t *testing.T) {
-				t.Parallel()
-				killAtEveryStep(t, childConfig{Handle: handle, Handlers: true, LeaseTTL: time.Second})
-			})
-		}
-	})
+	handles := []string{"pgx", "sql-pgx", "sql-pq", "pgbouncer"}
+	if !long { // otherwise some of them in turn: each step starts its own processes
+		handles = []string{"pgx", handles[1+rand.IntN(3)]}
+	}
+	for _, handle := range handles {
+		t.Run(handle, func(t *testing.T) {
+			t.Parallel()
+			killAtEveryStep(t, childConfig{Handle: handle, Handlers: true, LeaseTTL: time.Second})
+		})
+	}
 }
 
 func killAtEveryStep(t *testing.T, cfg childConfig) {
@@ -174,14 +172,12 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 	extended(t)
 	parallel(t)
-	t.Run("handles", func(t *testing.T) {
-		for _, handle := range []string{"pgx", "sql-pq"} {
-			t.Run(handle, func(t *testing.T) {
-				t.Parallel()
-				stopForwarders(t, childConfig{Handle: handle, LeaseTTL: time.Second})
-			})
-		}
-	})
+	for _, handle := range []string{"pgx", "sql-pq"} {
+		t.Run(handle, func(t *testing.T) {
+			t.Parallel()
+			stopForwarders(t, childConfig{Handle: handle, LeaseTTL: time.Second})
+		})
+	}
 }
 
 func stopForwarders(t *testing.T, cfg childConfig) {
