@@ -59,14 +59,17 @@ func glob(t *testing.T, pattern string) []string {
 func TestReadmeService(t *testing.T) {
 	t.Parallel()
 	program := read(t, "examples/kafka/main.go")
-	_, service, _ := strings.Cut(read(t, "README.md"), "## In a service\n\n```go\n")
-	service, _, _ = strings.Cut(service, "```")
-	if service == "" {
-		t.Error("README.md shows no service")
+	_, section, _ := strings.Cut(read(t, "README.md"), "## In a service\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(section, -1)
+	if len(blocks) != 2 {
+		t.Errorf("README.md shows %d parts of a service, want its wiring and its handler", len(blocks))
 	}
-	for line := range strings.Lines(service) {
-		if !strings.Contains(program, line) {
-			t.Errorf("examples/kafka/main.go does not have this line of README.md: %s", line)
+	for _, block := range blocks {
+		for line := range strings.Lines(block[1]) {
+			if !strings.Contains(program, line) {
+				t.Errorf("examples/kafka/main.go does not have this line of README.md: %s", line)
+			}
 		}
 	}
 }
