@@ -19,7 +19,7 @@ type CheckConfig struct {
 	// OnlyOutbox leaves out problems of tables that publishing and forwarding do not use, and of migrations that only
 	// concern those. A forwarder checks this when it starts.
 	OnlyOutbox bool
-	// Role is the role whose privileges are checked; default that of the connection. A role that does not exist lacks
+	// Role is the role whose privileges are checked; default: the role of the connection. A role that does not exist lacks
 	// nothing.
 	Role string
 }
