@@ -3,6 +3,7 @@ package amqp
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
@@ -49,10 +50,16 @@ func (c *PublisherConfig) setDefaults() {
 }
 
 func (c PublisherConfig) validate() error {
-	err := c.ValidatePublisher()
-	switch {
-	case err != nil:
+	if err := c.ValidatePublisher(); err != nil {
 		return fmt.Errorf("amqp: %w", err)
+	}
+	// With such a character in the password, net/url either returns an error that quotes it or finds another host.
+	_, rest, _ := strings.Cut(c.Connection.AmqpURI, "://")
+	user := rest[:strings.LastIndex(rest, "@")+1]
+	switch _, err := amqp091.ParseURI(c.Connection.AmqpURI); {
+	case err != nil, strings.ContainsAny(user, "/?#"):
+		return errors.New("amqp: Config.Connection.AmqpURI cannot be parsed; it is not shown because it may contain a " +
+			"password: write amqp://user:password@host:5672/vhost, and special characters of each part as %XX")
 	case c.AckTimeout < 0:
 		return fmt.Errorf("amqp: PublisherConfig.AckTimeout is %s: it must be above 0", c.AckTimeout)
 	case c.Publish.Transactional || c.Publish.Immediate:
@@ -66,7 +73,7 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// dial connects. Config.Connection may hold a password; after parsing the URI, no error of amqp091-go quotes it.
+// dial connects.
 func (c PublisherConfig) dial() (*amqp091.Connection, error) {
 	settings := amqp091.Config{Heartbeat: 10 * time.Second, Locale: "en_US"}
 	if own := c.Connection.AmqpConfig; own != nil {

@@ -72,3 +72,25 @@ func TestLongStrings(t *testing.T) {
 		})
 	}
 }
+
+// TestURIThatCannotBeParsed: the error of net/url, or of dialing half of a password, would contain the password.
+func TestURIThatCannotBeParsed(t *testing.T) {
+	for _, uri := range []string{
+		"amqp://shop:canary/x@rabbit:5672/", "amqp://shop:canary?x@rabbit:5672/", "amqp://shop:canary#x@rabbit:5672/",
+		"amqp://shop:x@canary/x@rabbit:5672/", "amqp://shop:x@canary?x@rabbit", "amqp://shop:x@canary#x@rabbit",
+		"amqp://shop:1%-canary@rabbit/", "amqp://canary:1/x@rabbit/", "my_shop:canary@rabbit:5672", "canary",
+		"amqp://shop:canary @rabbit/",
+	} {
+		_, err := amqp.NewPublisher(amqp.PublisherConfig{Config: wmamqp.NewDurableQueueConfig(uri)}, nil)
+		if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "AmqpURI") {
+			t.Errorf("%s: got %v, want an error about the URI without it", uri, err)
+		}
+	}
+	for _, uri := range []string{
+		"amqp://", "amqps://rabbit", "amqp://shop:a%2Fb%40c@rabbit:5672/v%40host?heartbeat=5", "amqp://shop:a@b@rabbit/v",
+	} {
+		if _, err := amqp.NewPublisher(amqp.PublisherConfig{Config: wmamqp.NewDurableQueueConfig(uri)}, nil); err != nil {
+			t.Errorf("%s: %v", uri, err)
+		}
+	}
+}

@@ -10,6 +10,12 @@ var brokerMutants = []Mutant{
 		New: "",
 	},
 	{
+		Name: "P2", File: "amqp/config.go", In: "amqp", Test: "TestURIThatCannotBeParsed",
+		Breaks: "half of a password that is not escaped is dialed, and shown in the error",
+		Old:    `case err != nil, strings.ContainsAny(user, "/?#"):`,
+		New:    `case err != nil, user == "/?#":`,
+	},
+	{
 		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
 		Breaks: "an offset is committed past messages that are not handled",
 		Old:    "if watermark := p.window.Watermark(); watermark > p.marked {",
