@@ -128,7 +128,10 @@ func (b *bubble) subscribe(number, atOnce int) {
 }
 
 // group starts a Group of all databases, which soon go idle.
-func (b *bubble) group(_, _ int) {
+func (b *bubble) group(_, _ int) { b.groupWith(Config{}) }
+
+func (b *bubble) groupWith(cfg Config) {
+	cfg.check = unchecked
 	all, targets := map[string]*bubbleForwarder{}, []fleet.Target(nil)
 	for i, server := range b.servers {
 		key := fmt.Sprint("database-", i)
@@ -142,7 +145,7 @@ func (b *bubble) group(_, _ int) {
 		b.t.Fatal(err)
 	}
 	g, err := NewGroup(databases, nil, GroupConfig{
-		Forwarder: Config{check: unchecked}, IdleAfter: 300 * time.Millisecond, MaxActive: 1,
+		Forwarder: cfg, IdleAfter: 300 * time.Millisecond, MaxActive: 1,
 		Configure: func(_ context.Context, key string, _ *Config, pub *message.Publisher) error {
 			*pub = &bubblePublisher{b.broker, all[key].pool}
 			return nil

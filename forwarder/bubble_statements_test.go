@@ -47,6 +47,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"clean others": {answers(), []string{
 			sqltext.CleanInbox, sqltext.CleanInboxFailed, sqltext.CleanKeys,
 		}},
+		"unread topics":     {answers(), []string{sqltext.UnreadTopics}},
 		"operator's pauses": {answers(), []string{sqltext.OperatorPauses}},
 		"pauses":            {answers(), []string{sqltext.PauseTopics}},
 		"tell":              {answers(), []string{sqltext.WriteFacts}},

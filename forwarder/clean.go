@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,7 +31,7 @@ const (
 	forgetAfter = time.Hour
 )
 
-// clean is the goroutine that reports topics that no forwarder reads and deletes what is past its retention.
+// clean is the goroutine that deletes what is past its retention, which may take hours.
 func (e *engine) clean(ctx context.Context) {
 	// Cause: the database.
 	// Cure: the table grows.
@@ -44,17 +45,12 @@ func (e *engine) clean(ctx context.Context) {
 	// Cause: the database.
 	// Cure: nothing else depends on it.
 	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
-	// Cause: the database.
-	// Cure: unread topics are not reported.
-	unreadLog := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
 	var published cleaner
-	var unread unreadTopics
 	dead := e.deadCleaners()
 	round := func() {
 		if !e.firstLane() {
 			return
 		}
-		unreadLog.Report(unread.check(ctx, e))
 		deleting.Report(published.clean(ctx, e))
 		if e.cfg.InboxRetention > 0 {
 			inbox.Report(e.cleanInbox(ctx))
@@ -74,6 +70,7 @@ func (e *engine) clean(ctx context.Context) {
 		case <-tick.C:
 			round()
 		case done := <-e.cleanUpNow:
+			e.unread.check(ctx, e) // the maintainer has no turn before an idle database is asleep again
 			round()
 			close(done)
 		}
@@ -207,18 +204,27 @@ const (
 var errUnread = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
 	"and that its forwarder runs")
 
-// unreadTopics checks for topics without a forwarder, such as one that is misspelt in Config.Topics. It belongs to the
-// cleaning goroutine, which also runs in databases of a Group that are idle.
-type unreadTopics struct{ at time.Time }
+// unreadTopics reports topics without a forwarder, such as one that is misspelt in Config.Topics. The maintainer checks
+// for them, and the cleaner in databases of a Group that are idle.
+type unreadTopics struct {
+	mu  sync.Mutex
+	at  time.Time // of the last check
+	log trouble.RetryLog
+}
 
 // check logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
-func (u *unreadTopics) check(ctx context.Context, e *engine) error {
-	if len(e.cfg.Topics) == 0 || time.Since(u.at) < unreadInterval {
-		return nil
+func (u *unreadTopics) check(ctx context.Context, e *engine) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(e.cfg.Topics) > 0 && time.Since(u.at) >= unreadInterval && e.firstLane() {
+		u.at = time.Now()
+		u.log.Report(e.reportUnread(ctx))
 	}
+}
+
+func (e *engine) reportUnread(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	u.at = time.Now()
 	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
 		var topic string
 		var messages int64

@@ -57,6 +57,7 @@ type engine struct {
 	tickNow      chan struct{}      // the timer must wake earlier
 	cleanUpNow   chan chan struct{} // the cleaner must work, then close the channel that it receives
 	running      chan struct{}      // closed when lanes are owned
+	unread       unreadTopics
 
 	publishing sync.WaitGroup
 	rebalancer rebalancer
@@ -103,6 +104,9 @@ func newEngine(
 		// Cure: doctor sees old settings.
 		facts: trouble.RetryLog{Logger: e.logger, What: "writing the state of this forwarder"},
 	}
+	// Cause: the database.
+	// Cure: unread topics are not reported.
+	e.unread.log = trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
 	e.workerLabels, reports.labels = e.labels(e.values, "worker"), e.labels(e.values, "reporter")
 	e.reportLog = reportLog{logger: logger, obs: &e.obs, since: map[string]time.Time{}, pausedBy: map[string]time.Time{}}

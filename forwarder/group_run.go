@@ -62,12 +62,15 @@ func (g *Group) forward(ctx context.Context, d *database) error {
 }
 
 // watch returns when the forwarder of a database has ended or must end, with an error if it is failing. Meanwhile it
-// answers calls of Drain.
+// answers calls of Drain. Before a forwarder ends because it is idle, it makes a clean-up that is due.
 func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 	check := time.NewTicker(min(checkInterval, g.cfg.IdleAfter))
 	defer check.Stop()
 	drained := make(chan error, 1)
-	draining := 0 // calls of Drain that wait for it
+	draining := 0              // calls of Drain that wait for it
+	var cleaning chan struct{} // closed at the end of the clean-up in flight
+	var idleAfter time.Duration
+	var cleanUp bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -80,7 +83,12 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 			}
 			draining = 0
 			continue
+		case <-cleaning:
+			cleaning, cleanUp = nil, false
 		case <-check.C:
+			if cleaning == nil {
+				idleAfter, cleanUp = g.idleAfter(d)
+			}
 		}
 		if draining == 0 {
 			g.mu.Lock()
@@ -90,34 +98,42 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 				go func() { drained <- e.drain(ctx, false) }()
 			}
 		}
-		if e.health().Failing > failingFor {
+		h := e.health()
+		switch {
+		case h.Failing > failingFor:
 			return errCannotRead
-		}
-		if draining == 0 && g.done(ctx, d, e) {
+		case draining > 0 || cleaning != nil || h.Quiet < idleAfter:
+		case cleanUp:
+			cleaning = g.cleanUp(d, e)
+		default:
 			return nil
 		}
 	}
 }
 
-// done reports whether the forwarder of a database has been idle for long enough. If a clean-up is due, it is made
-// first.
-func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
+// idleAfter returns the idle time after which the forwarder of a database is stopped, and whether a clean-up is due.
+func (g *Group) idleAfter(d *database) (after time.Duration, cleanUp bool) {
 	g.mu.Lock()
-	cleanUp, idleAfter := !time.Now().Before(d.cleanUpAt), g.cfg.IdleAfter
-	if !d.started.Before(d.cleanUpAt) { // it was started for the clean-up
-		idleAfter = 1
+	defer g.mu.Unlock()
+	if after = g.cfg.IdleAfter; !d.started.Before(d.cleanUpAt) {
+		after = 1 // it was started for the clean-up
 	}
-	g.mu.Unlock()
-	if e.health().Quiet < idleAfter {
-		return false
+	return after, !time.Now().Before(d.cleanUpAt)
+}
+
+// cleanUp makes the cleaner work immediately, and returns a channel that is closed when it is done. It returns nil if
+// the cleaner is at work anyway.
+func (g *Group) cleanUp(d *database, e *engine) chan struct{} {
+	done := make(chan struct{})
+	select {
+	case e.cleanUpNow <- done:
+	default:
+		return nil
 	}
-	if cleanUp {
-		e.cleanUp(ctx, d.stop)
-		g.mu.Lock()
-		d.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
-		g.mu.Unlock()
-	}
-	return e.health().Quiet >= idleAfter
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
+	return done
 }
 
 func (g *Group) cleanUpInterval() time.Duration { return cleanUpFactor * g.cfg.Forwarder.CleanInterval }
@@ -149,23 +165,6 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 		g.mu.Unlock()
 	}
 	return newForwarder(d.Handle.DB(), pub, cfg, true, g.logger)
-}
-
-// cleanUp makes the cleaner work immediately. It returns when that is done, or when ctx or stop ends.
-func (e *engine) cleanUp(ctx context.Context, stop <-chan struct{}) {
-	done := make(chan struct{})
-	for to := e.cleanUpNow; ; {
-		select {
-		case to <- done:
-			to = nil
-		case <-done:
-			return
-		case <-ctx.Done():
-			return
-		case <-stop:
-			return
-		}
-	}
 }
 
 const stuckAfter = time.Second

@@ -20,8 +20,22 @@ const (
 	sweepSpan  = 1 << 18 // ids that a statement covers
 )
 
-// maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, and recording
-// paused topics. It deletes nothing, because that may take hours.
+// every calls fn at each tick until ctx ends.
+func every(ctx context.Context, interval time.Duration, fn func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			fn()
+		}
+	}
+}
+
+// maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, and reporting
+// topics that no forwarder reads. It deletes nothing, because that may take hours.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: rows changed by hand are not noticed.
@@ -32,30 +46,13 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: keys of paused topics stay blocked.
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
-	// Cause: the database.
-	// Cure: no paused topics are shown.
-	pausesLog := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
-	var paused pauseWriter
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
-	round := func() {
+	every(ctx, e.cfg.CleanInterval, func() {
+		e.unread.check(ctx, e)
 		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
 		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
-	}
-	tick := time.NewTicker(e.cfg.CleanInterval)
-	defer tick.Stop()
-	pauseTick := time.NewTicker(pauseInterval)
-	defer pauseTick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pauseTick.C:
-			pausesLog.Report(paused.write(ctx, e))
-		case <-tick.C:
-			round()
-		}
-	}
+	})
 }
 
 // positions returns the start of each lane that is being read, by lane number.
@@ -175,13 +172,14 @@ func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, erro
 }
 
 const (
-	// pauseInterval is how often paused topics are written to the database if they have changed.
+	// pauseInterval is how often a forwarder reads which topics an operator has paused, and writes its paused topics to
+	// the database if they have changed.
 	pauseInterval = time.Second
 	// pauseRefreshInterval is how often their details are written.
 	pauseRefreshInterval = time.Minute
 )
 
-// pauseWriter keeps the paused topics in the database, so that SQL sees them. It belongs to the maintaining goroutine.
+// pauseWriter keeps the paused topics in the database, so that SQL sees them. It belongs to watchPauses.
 type pauseWriter struct {
 	written []string // topics that the database has
 	at      time.Time
@@ -209,25 +207,20 @@ func (p *pauseWriter) write(ctx context.Context, e *engine) error {
 	return nil
 }
 
-// operatorInterval is how often a forwarder reads which topics an operator has paused.
-const operatorInterval = time.Second
-
-// watchPauses is the goroutine that polls for topics that an operator has paused. It is separate because a pause must
-// not wait for a sweep.
+// watchPauses is the goroutine that polls for topics that an operator has paused, and records the topics that are
+// paused. It is separate because pauses must not wait for a sweep.
 func (e *engine) watchPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: pauses by operators are not noticed.
 	reading := trouble.RetryLog{Logger: e.logger, What: "reading which topics are paused"}
-	tick := time.NewTicker(operatorInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			reading.Report(e.readOperatorPauses(ctx))
-		}
-	}
+	// Cause: the database.
+	// Cure: no paused topics are shown.
+	writing := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
+	var paused pauseWriter
+	every(ctx, pauseInterval, func() {
+		reading.Report(e.readOperatorPauses(ctx))
+		writing.Report(paused.write(ctx, e))
+	})
 }
 
 // readOperatorPauses pauses the topics that an operator has paused.

@@ -1,0 +1,80 @@
+package forwarder
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
+)
+
+// newCleaningBubble returns a bubble in which the first deletion of published messages takes an hour, and its Config.
+func newCleaningBubble(t *testing.T, ctx context.Context) (*bubble, Config) {
+	b := &bubble{
+		t: t, ctx: ctx, began: time.Now(), topics: 1, server: newBubbleServer(), broker: &bubbleBroker{},
+		fault: fault{0, "clean", 1, silent},
+	}
+	b.servers = []*bubbleServer{b.server}
+	return b, Config{Topics: []string{"topic-0"}, QueryTimeout: time.Hour, CleanInterval: time.Second}
+}
+
+// statements returns how often a forwarder has run a statement.
+func (f *bubbleForwarder) statements(name string) int {
+	f.pool.mu.Lock()
+	defer f.pool.mu.Unlock()
+	return f.pool.recallRequested[name]
+}
+
+// awaitStatement waits until a forwarder has run a statement this many times.
+func (f *bubbleForwarder) awaitStatement(t *testing.T, name string, times int) {
+	for begun := time.Now(); f.statements(name) < times; time.Sleep(time.Second) {
+		if time.Since(begun) > 10*time.Minute {
+			t.Fatalf("%q was not run %d times within 10 minutes", name, times)
+		}
+	}
+}
+
+// TestUnreadTopicsAreReportedDuringDeletions: deleting may take hours, for example when Retention is set for the first
+// time.
+func TestUnreadTopicsAreReportedDuringDeletions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b, cfg := newCleaningBubble(t, ctx)
+		f := b.on(b.server, 0)
+		cfg.check = unchecked
+		run, err := New(f.db, &bubblePublisher{b.broker, f.pool}, cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := b.supervise(run.Run, func() {})
+		defer stop()
+		f.awaitStatement(t, "clean", 1)
+		f.awaitStatement(t, "unread topics", 3) // once a minute
+	})
+}
+
+// TestDrainOfAGroupDoesNotWaitForACleanUp of a database that was asleep.
+func TestDrainOfAGroupDoesNotWaitForACleanUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b, cfg := newCleaningBubble(t, ctx)
+		b.groupWith(cfg)
+		f := b.forwarders[0]
+		defer f.stop()
+		f.awaitStatement(t, "clean", 1)
+		if f.statements("unread topics") == 0 {
+			t.Error("it does not check for topics that no forwarder reads")
+		}
+		b.server.transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) }, func() {})
+		begun := time.Now()
+		if err := f.drain(); err != nil || b.pending() > 0 {
+			t.Errorf("%d messages are pending after Drain: %v", b.pending(), err)
+		}
+		if took := time.Since(begun); took > 10*time.Second {
+			t.Errorf("Drain returned after %s", took)
+		}
+	})
+}
