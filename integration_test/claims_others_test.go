@@ -291,6 +291,36 @@ func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	busy.await(t)
 }
 
+// TestASuspectHasItsSlotUntilItIsAcked: a suspect that kills its process must not begin while the ack of another is
+// not written, or that one counts an attempt. The slot is shared by the whole process, so no other test may run next to
+// this one.
+func TestASuspectHasItsSlotUntilItIsAcked(t *testing.T) {
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 2)...)
+	h.exec(t, "update inbox_queue set crashes = 1, attempts = 1, due_at = clock_timestamp()")
+	ack := gate.hold(sqltext.AckMessages, 0)
+	suspects, plain := newBarrier(t), newBarrier(t)
+	suspects.open()
+	plain.open()
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"orders": {Detached: true, Handle: suspects.handle},
+		"plain":  {Handle: plain.handle},
+	})
+	cfg.LeaseTTL = time.Hour
+	dispatching(t, s, cfg)
+	suspects.await(t)
+	gate.arrives(t, "the ack", ack)
+	storeAll(t, s, items("plain", 1)...)
+	plain.await(t)
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where topic = 'orders' and owner is not null"),
+		"the other suspect was claimed before the ack")
+	gate.releaseAll()
+	suspects.await(t)
+}
+
 // TestAHangingSuspectHoldsUpNoOther: a message that was going to kill its process would have done so within LeaseTTL.
 // Then the next one begins. The place is shared by the whole process, so no other test may run next to this one.
 func TestAHangingSuspectHoldsUpNoOther(t *testing.T) {

@@ -28,8 +28,12 @@ var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 type claimed struct {
 	Message
 	loop    *loop
-	suspect bool // an earlier owner died or let the lease expire
 	expired bool // it must only be buried
+
+	// suspect is true while it has the slot for suspects, because an earlier owner died or let the lease expire; guarded
+	// by loop.mu.
+	suspect      bool
+	suspectTimer *time.Timer // frees that slot
 
 	acking  bool        // acked after its handler returned, result not known yet; guarded by loop.mu
 	locked  atomic.Bool // acked in a transaction: the handler's ack there finds out whether the lease was lost
@@ -284,7 +288,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // suspects is the single slot of this process for messages that may have killed a process: if two ran concurrently,
-// both would be blamed. A message keeps it for at most LeaseTTL.
+// both would be blamed. A message keeps it until its result is recorded, for at most LeaseTTL.
 var suspects = make(slot, 1)
 
 type slot chan struct{}

@@ -108,6 +108,13 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	end()
 	defer time.AfterFunc(queryTimeout, l.endAcks).Stop()
 	l.acks.batcher.close()
+	l.step(func() {
+		for _, c := range l.claimed {
+			if c.acking { // nothing will write this ack, which was refused
+				l.freeSuspectSlot(c)
+			}
+		}
+	})
 	helpers.Wait()
 	l.releaseLastLostClaims()
 }
@@ -239,7 +246,7 @@ func (l *loop) admitted(found claims, admit func(n int) int) claims {
 // giveBack releases messages that no handler has begun. claiming must be held.
 func (l *loop) giveBack(found claims) {
 	if found.suspect {
-		suspects.release()
+		defer suspects.release()
 	}
 	ids := make([]ID, len(found.msgs))
 	for i, msg := range found.msgs {
@@ -270,29 +277,27 @@ func (l *loop) start(c *claimed, until time.Time) {
 	c.until = until
 	l.claimed[c.ID] = c
 	l.handlers.Add(1)
+	if c.suspect {
+		// what kills a process usually does so sooner, and a handler or an ack that hangs must not hold up other suspects
+		c.suspectTimer = time.AfterFunc(l.cfg.lease, func() { l.step(func() { l.freeSuspectSlot(c) }) })
+	}
 	go func() {
 		defer l.handlers.Done()
 		defer l.returned(c)
-		if c.suspect {
-			defer l.lendSuspects()()
-		}
 		l.handle(c)
 	}()
 }
 
-// lendSuspects returns a function that frees the slot for suspects, which was taken. After LeaseTTL the slot is freed
-// anyway: messages that kill a process usually do so sooner, and a handler that hangs must not block all other
-// suspects.
-func (l *loop) lendSuspects() (end func()) {
-	free := sync.OnceFunc(func() {
-		suspects.release()
-		l.wake()
-	})
-	timer := time.AfterFunc(l.cfg.lease, free)
-	return func() {
-		timer.Stop()
-		free()
+// freeSuspectSlot frees the slot for suspects if the message has it. mu must be held.
+func (l *loop) freeSuspectSlot(c *claimed) {
+	if !c.suspect {
+		return
 	}
+	c.suspect = false
+	c.suspectTimer.Stop()
+	suspects.release()
+	l.schedule.woke(time.Now())
+	l.signal()
 }
 
 // returned frees the slot of a message.
@@ -310,10 +315,12 @@ func (l *loop) returned(c *claimed) {
 	l.signal()
 }
 
-// forget drops settled messages. mu must be held.
+// forget drops settled messages. Only then is the slot for suspects free: a process that dies before it has written an
+// ack counts an attempt of that message. mu must be held.
 func (l *loop) forget(settled ...*claimed) {
 	for _, c := range settled {
 		delete(l.claimed, c.ID)
+		l.freeSuspectSlot(c)
 		if c.again.Load() { // possibly after it was settled
 			l.lostClaims.maybeOurs = append(l.lostClaims.maybeOurs, c.ID)
 		}
