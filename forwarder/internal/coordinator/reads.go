@@ -98,15 +98,15 @@ func (c *Coordinator) nextRead(now time.Time) time.Time {
 	if _, due := c.dispatcher.Due(); !due.IsZero() {
 		sooner(due)
 	}
-	if c.reads.manyDue {
-		sooner(c.reads.dueAt)
-	}
 	for _, d := range c.drains {
 		if d.until.After(c.reads.ended) {
 			sooner(d.until)
 		}
 	}
 	if c.dispatcher.HasRoom() {
+		if c.reads.manyDue {
+			sooner(c.reads.dueAt)
+		}
 		if c.reads.more {
 			sooner(now)
 		}
@@ -159,10 +159,13 @@ func (c *Coordinator) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok 
 	c.reads.begun++
 	r.Number, r.Begun = c.reads.begun, now
 	r.Dispatch = c.dispatcher.ReadBegins(now)
-	if r.Due = !now.Before(c.reads.dueAt) || len(c.drains) > 0 || r.Dispatch.WantDue; r.Due {
-		for _, n := range r.Dispatch.Due {
-			r.Dispatch.Room.Others += int(n)
-		}
+	room := 0 // for due rows: without any the read would find none
+	for _, n := range r.Dispatch.Due {
+		room += int(n)
+	}
+	if room > 0 && (!now.Before(c.reads.dueAt) || len(c.drains) > 0 || r.Dispatch.WantDue) {
+		r.Due = true
+		r.Dispatch.Room.Others += room
 	}
 	r.Cursors = c.cursors.Next(r.Dispatch.Room, ranges, c.known)
 	r.setCatchUp()

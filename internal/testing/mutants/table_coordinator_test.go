@@ -312,4 +312,11 @@ var coordinatorMutants = []Mutant{
 		Old:    "\tc.dispatcher.LookAtClosed()\n",
 		New:    "",
 	},
+	{
+		Name: "M36", File: "coordinator/reads.go", Trouble: "drains", Test: "TestReadWithoutRoomReadsNoDueRows",
+		In:     "coordinator",
+		Breaks: "a read without room for due rows counts as one that saw them",
+		Old:    "if room > 0 && (",
+		New:    "if (",
+	},
 }
