@@ -428,6 +428,18 @@ func (d *driven) drainNames(topics ...string) {
 	d.t.Error("it does not complete")
 }
 
+// TestDrainNamesTheTopicOfMessagesDueDuringARead that had begun before the drain.
+func TestDrainNamesTheTopicOfMessagesDueDuringARead(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.now = d.now.Add(2 * time.Second)
+	req := d.begin()
+	d.PauseByOperator(d.now, []string{"orders"})
+	d.DrainBegins(true)
+	d.end(req)
+	d.drainNames("orders")
+}
+
 // TestReadWithoutRoomReadsNoDueRows: it would find none, and a drain would rely on that.
 func TestReadWithoutRoomReadsNoDueRows(t *testing.T) {
 	d := drive(t)

@@ -26,7 +26,7 @@ type Drained struct {
 func (c *Coordinator) DrainBegins(others bool) (id int64) {
 	c.drainIDs++
 	c.drains = append(c.drains, drain{id: c.drainIDs, after: c.reads.begun, others: others})
-	c.dispatcher.LookAtClosed()
+	c.dispatcher.ReadAllDue()
 	if c.stopping {
 		c.endDrains(time.Time{}, c.reads.begun+1, Drained{Closed: true})
 	}

@@ -123,16 +123,14 @@ type Dispatcher struct {
 	failed    []Failure
 	settled   []*Row // but not forgotten yet
 	orphans   []fetch
-	wantDue   bool   // the next read must look for due rows
-	delayed   []*key // keys that are or were blocked, with many delayed rows: reads leave these out
+	wantDue   dueRows // the next read with room must look for these
+	delayed   []*key  // keys that are or were blocked, with many delayed rows: reads leave these out
 
-	wantDueOfClosed, sawDueOfClosed bool // that read must not leave out closed topics; the last one did not
-
-	nextRetry     time.Time // the earliest of all lanes, unless it is
-	retryMoved    bool      // out of date
-	hadRoom       bool
-	moreToCatchUp bool // more is left to catch up with
-	effects       Effects
+	nextRetry  time.Time // the earliest of all lanes, unless it is
+	retryMoved bool      // out of date
+	hadRoom    bool
+	wantRead   bool // as soon as there is room
+	effects    Effects
 }
 
 // New makes an empty dispatcher.
@@ -170,7 +168,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 	if !d.hasLane() {
 		return true, nil
 	}
-	if len(d.settled) > 0 || d.wantDue || d.hasOverdue() {
+	if len(d.settled) > 0 || d.wantDue != noDue || d.hasOverdue() {
 		return false, nil
 	}
 	for _, t := range d.degraded {

@@ -51,8 +51,8 @@ func (d *Dispatcher) Effects() Effects {
 	if !d.stopped {
 		e.Publish = min(d.ready, d.freeSlots())
 		room := d.HasRoom()
-		if room && (d.moreToCatchUp || !d.hadRoom) {
-			e.Read, d.moreToCatchUp = true, false
+		if room && (d.wantRead || !d.hadRoom) {
+			e.Read, d.wantRead = true, false
 		}
 		d.hadRoom = room
 	}

@@ -95,15 +95,16 @@ func (d *Dispatcher) applyFetch(a fetch, r Read, requeuesKnown bool) {
 	if l == nil {
 		return
 	}
-	if f, found := r.ByID[a.id]; a.reason == forRetry {
-		d.retryRead(l, a, f, found, requeuesKnown)
+	if a.reason == forRetry {
+		d.retryRead(l, a, r, requeuesKnown)
 	} else {
-		d.probeRead(l, a, f, found, requeuesKnown)
+		d.probeRead(l, a, r, requeuesKnown)
 	}
 }
 
 // probeRead handles the message that is to test whether a topic works again.
-func (d *Dispatcher) probeRead(l *lane, a fetch, f Found, found, requeuesKnown bool) {
+func (d *Dispatcher) probeRead(l *lane, a fetch, read Read, requeuesKnown bool) {
+	f, found := read.ByID[a.id]
 	t, r := a.topic, f.Row
 	switch {
 	case l.knows(a.id): // it continued in the meantime
@@ -117,7 +118,7 @@ func (d *Dispatcher) probeRead(l *lane, a fetch, f Found, found, requeuesKnown b
 	case a.name != "" && r.Attempts > 0: // an operator requeued it while it waited, perhaps with lower ones
 		d.blockRequeued(l, r)
 	case !requeuesKnown: // a requeued message may come before it: the next read sees more
-		d.wantDue = true
+		d.readDue(dueOfOpen)
 	case !t.paused || t.byOperator || t.probe != nil || !d.hasSlot(t) || !d.mayProbe(t, a.candidate):
 	default:
 		r.call.due = a.due

@@ -146,10 +146,11 @@ func (d *Dispatcher) advance(k *key) {
 	if k.low != 0 && !k.blocked(k.low) && !k.inRead && !k.listed && !k.firstIsClosed() && few {
 		k.listed = true
 		k.lane.toCatchUp.push(k)
-		d.moreToCatchUp = true
+		d.wantRead = true
 	}
 	if k.moreDue && len(k.blockedIDs) == 0 && !k.firstIsClosed() && k.low == 0 && int(k.n) <= d.cfg.KeyRows/4 {
-		k.moreDue, d.wantDue, d.moreToCatchUp = false, true, true
+		k.moreDue = false
+		d.readDue(dueOfOpen)
 	}
 	if len(k.blockedIDs) > 0 {
 		d.endWaitForLower(k.lane, k.lane.blocked[k.blockedIDs[0]])

@@ -90,7 +90,7 @@ func (d *Dispatcher) LaneTaken(now time.Time, taken TakenLane) {
 		d.release(l)
 		return
 	}
-	d.LookAtClosed() // the lane's previous owner may have seen some
+	d.ReadAllDue() // the lane's previous owner may have seen some
 	d.retryMoved = true
 	d.effects.Read = true
 }

@@ -149,7 +149,9 @@ func (d *Dispatcher) PauseByOperator(now time.Time, topics []string) {
 // reopen ends the pause of a topic. Its deferred rows are caught up as there is room.
 func (d *Dispatcher) reopen(t *topic) {
 	probe := t.probe
-	d.wantDue = d.wantDue || t.unclassified // reads left out due rows
+	if t.unclassified { // reads left out due rows
+		d.readDue(dueOfOpen)
+	}
 	t.probe, t.paused, t.unclassified, t.failures, t.err = nil, false, false, 0, nil
 	d.retryOverdue(t)
 	if probe != nil && probe.call.state == pending {

@@ -85,6 +85,33 @@ func TestDueRowsOfAnOpenBreaker(t *testing.T) {
 	}
 }
 
+// TestAReadFollowsAClosedBreaker, because reads left out its due rows: it does not wait for the next poll.
+func TestAReadFollowsAClosedBreaker(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 8})
+	d.put(0, "", "a", ids(1, 5)...)
+	d.read()
+	for range 5 {
+		d.returned(d.next(), dispatch.Retry)
+	}
+	d.settle()
+	d.tick(time.Second)
+	d.read()
+	for range 5 { // nothing is deferred, because they are retries
+		d.returned(d.next(), dispatch.Unknown)
+	}
+	d.settle()
+	d.tick(time.Second)
+	d.read()
+	d.read()
+	c := d.next()
+	if d.none(); !c.Probe {
+		t.Fatal("the breaker is not open")
+	}
+	if d.returned(c, dispatch.OK); !d.last.Read {
+		t.Fatal("no read follows")
+	}
+}
+
 // TestNotQuietWhileARetryIsOverdue because its topic was slow.
 func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, Rows: 16})

@@ -21,6 +21,7 @@ type Request struct {
 	Unclassified []string     // and of these topics, paused for unknown errors, unless they block their keys
 	Room         Room
 
+	wantDue     dueRows
 	assignments []Assignment
 	fetches     []fetch
 	blocked     []*key   // keys whose names are in Blocked
@@ -41,6 +42,7 @@ type Read struct {
 	DueLate bool           // there was not enough room for Due
 
 	CaughtCut [Lanes]int64 // the lowest id of Caught for which there was no room; 0 = there was room
+	sawClosed bool         // of closed topics as well
 	counted   bool
 	caught    [Lanes]struct{ rows, last int64 }
 	fellDue   [Lanes]int64
@@ -97,7 +99,8 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 		a.Room.Bytes = max(d.cfg.Bytes-d.bytes, 1)
 		d.requestOrphans(&a)
 		d.limitDue(&a)
-		a.WantDue, d.wantDue = d.wantDue, false
+		a.wantDue, d.wantDue = d.wantDue, noDue
+		a.WantDue = a.wantDue != noDue
 		d.leaveOutDelayed(&a)
 	}
 	a.Room.Others += len(a.IDs)
@@ -108,7 +111,7 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 			a.reopening = append(a.reopening, t)
 		case t.unclassified && !t.byOperator: // no row waits until requeued ones are known
 			a.Unclassified = append(a.Unclassified, t.name)
-		case t.closed && !d.wantDueOfClosed:
+		case t.closed && a.wantDue != dueOfAll:
 			a.Closed = append(a.Closed, t.name)
 		}
 	}
@@ -195,11 +198,12 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 			d.LanesLost(t)
 		}
 	}
+	r.sawClosed = r.DueRead && len(a.Closed) == 0
 	before := d.rows
 	saw := d.recordDueSeen(a, r)
 	d.addRequeued(r.Due)
 	for _, fetch := range a.fetches {
-		requeuesKnown := saw>>fetch.assignment.Lane&1 != 0 && d.sawDueOfClosed
+		requeuesKnown := saw>>fetch.assignment.Lane&1 != 0 && r.sawClosed
 		if fetch.reason == forProbe { // without room for anything else, requeued rows are not looked for
 			requeuesKnown = saw>>fetch.assignment.Lane&1 != 0 || !slices.Contains(a.reopening, fetch.topic)
 		}
@@ -227,7 +231,7 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 			l.cursor = t.Cursor
 		}
 	}
-	p.Added, p.More = d.rows-before, d.wantsRead() || d.wantDue || r.DueLate
+	p.Added, p.More = d.rows-before, d.wantsRead() || d.wantDue != noDue || r.DueLate
 	return p
 }
 
@@ -268,8 +272,9 @@ func (d *Dispatcher) acceptDue(a Request, rows []*Row) (many, hidden bool) {
 		}
 	}
 	for _, k := range a.blocked {
-		wentOn := len(k.blockedIDs) == 0 && d.activeLane(k.lane.assignment) == k.lane // during the read
-		d.wantDue = d.wantDue || wentOn
+		if len(k.blockedIDs) == 0 && d.activeLane(k.lane.assignment) == k.lane { // it went on during the read
+			d.readDue(dueOfOpen)
+		}
 	}
 	for _, t := range a.assignments {
 		if l := d.activeLane(t); l != nil {
@@ -289,7 +294,7 @@ func (d *Dispatcher) ReadFailed(now time.Time, a Request) {
 	d.now = now
 	d.endFetches(a, func(fetch) bool { return true })
 	d.endCatchUp(a)
-	d.wantDue = d.wantDue || a.WantDue
+	d.wantDue = max(d.wantDue, a.wantDue)
 }
 
 // endFetches ends requests; failed ones are repeated.

@@ -1,7 +1,5 @@
 package dispatch
 
-import "time"
-
 // addRequeued makes blocked rows of requeued rows. It runs before the other blocked rows of the same keys that were
 // fetched, because requeued rows may have to go first.
 func (d *Dispatcher) addRequeued(due []*Row) {
@@ -103,8 +101,6 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 // recordDueSeen records which due rows a read saw, and returns the lanes of which it saw all, except those that
 // Request.Closed excludes.
 func (d *Dispatcher) recordDueSeen(a Request, r Read) (lanes uint64) {
-	d.sawDueOfClosed = r.DueRead && len(a.Closed) == 0
-	d.wantDueOfClosed = d.wantDueOfClosed && !d.sawDueOfClosed
 	lanes = d.seesAllDue(a, &r)
 	for _, t := range a.reopening {
 		if !t.closed {
@@ -128,16 +124,18 @@ func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 	return lanes
 }
 
-// LookAtClosed makes the next read of due rows return those of closed topics as well: a drain names the topics paused by
-// an operator that have any.
-func (d *Dispatcher) LookAtClosed() { d.wantDueOfClosed = true }
+// dueRows are the due rows that a read must look for.
+type dueRows uint8
 
-// readDueForRequeue makes the next read look for all due rows, and returns when to ask again for a blocked row that may
-// have unknown companions. A read that looked but had too little room is followed by others.
-func (d *Dispatcher) readDueForRequeue() time.Time {
-	if d.sawDueOfClosed {
-		return d.now.Add(recheckAfter)
-	}
-	d.wantDue, d.wantDueOfClosed = true, true
-	return d.now
-}
+const (
+	noDue     dueRows = iota // none: the schedule decides
+	dueOfOpen                // those of open topics
+	dueOfAll                 // those of closed topics as well
+)
+
+// readDue makes a read look for due rows as soon as there is room.
+func (d *Dispatcher) readDue(rows dueRows) { d.wantDue, d.wantRead = max(d.wantDue, rows), true }
+
+// ReadAllDue makes the next read with room return due rows of closed topics as well: a drain names the topics paused by
+// an operator that have any.
+func (d *Dispatcher) ReadAllDue() { d.readDue(dueOfAll) }

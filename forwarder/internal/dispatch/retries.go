@@ -194,8 +194,9 @@ func (d *Dispatcher) waitForTopic(l *lane, b *blockedRow, t *topic) {
 
 // retryRead handles a blocked row that was read for its next attempt. requeuesKnown means that the rows requeued with
 // it are known.
-func (d *Dispatcher) retryRead(l *lane, a fetch, f Found, found, requeuesKnown bool) {
+func (d *Dispatcher) retryRead(l *lane, a fetch, read Read, requeuesKnown bool) {
 	b := a.blocked
+	f, found := read.ByID[a.id]
 	switch {
 	case l.blocked[a.id] != b || b.index >= 0: // settled in the meantime
 		return
@@ -217,7 +218,12 @@ func (d *Dispatcher) retryRead(l *lane, a fetch, f Found, found, requeuesKnown b
 		d.waitForTopic(l, b, t)
 	case b.key != nil && b.generation != r.Generation && !requeuesKnown:
 		// lower ones that were requeued with it may be unknown
-		d.recheckAt(l, b, d.readDueForRequeue())
+		if read.sawClosed { // with too little room: others follow
+			d.recheckAt(l, b, d.now.Add(recheckAfter))
+		} else {
+			d.recheckAt(l, b, d.now)
+			d.readDue(dueOfAll)
+		}
 	default:
 		if b.generation = r.Generation; l.hasLower(b) {
 			d.waitForLower(l, b)

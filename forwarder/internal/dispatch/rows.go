@@ -60,7 +60,9 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		}
 		r.call.waited = r.Attempts > 0
 		if noRoom || !due && !l.mayPublish(t, r.ID) || t.closed {
-			d.wantDue = d.wantDue || due && !t.closed
+			if due && !t.closed {
+				d.readDue(dueOfOpen)
+			}
 			d.deferForTopic(l, t, r, false)
 			return false
 		}
@@ -89,7 +91,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		d.forgetIdleKey(k)
 		return false
 	case due && noRoom: // the next read of due rows wants its payload, or comes when there is room
-		d.wantDue = true
+		d.readDue(dueOfOpen)
 		d.forgetIdleKey(k)
 		return false
 	case !before && d.defers(k, r.ID):

@@ -85,7 +85,7 @@ func (d *Dispatcher) update(t *topic) {
 		t.dueUnseen = ^uint64(0) // until it is open and a read has looked
 	}
 	if t.closed && !closed && t.lanes|t.dueUnseen != 0 {
-		d.moreToCatchUp = true
+		d.wantRead = true
 	}
 	if t.closed = closed; !closed {
 		t.dueDropped = 0

@@ -309,7 +309,7 @@ var coordinatorMutants = []Mutant{
 		Name: "M35", File: "coordinator/drains.go", Trouble: "drains", Test: "TestDrainNamesTheTopicOfDueMessages",
 		In:     "coordinator",
 		Breaks: "a drain does not name paused topics whose due messages no read has returned",
-		Old:    "\tc.dispatcher.LookAtClosed()\n",
+		Old:    "\tc.dispatcher.ReadAllDue()\n",
 		New:    "",
 	},
 	{
@@ -318,5 +318,13 @@ var coordinatorMutants = []Mutant{
 		Breaks: "a read without room for due rows counts as one that saw them",
 		Old:    "if room > 0 && (",
 		New:    "if (",
+	},
+	{
+		Name: "M37", File: "dispatch/requeues.go", Trouble: "drains",
+		Test:   "TestDrainNamesTheTopicOfMessagesDueDuringARead",
+		In:     "coordinator",
+		Breaks: "a drain relies on a read that began before it and left out paused topics",
+		Old:    "func (d *Dispatcher) ReadAllDue() { d.readDue(dueOfAll) }",
+		New:    "func (d *Dispatcher) ReadAllDue() { d.readDue(dueOfOpen) }",
 	},
 }

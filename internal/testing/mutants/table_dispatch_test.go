@@ -243,8 +243,8 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B62", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestNotQuietWithoutThePayloadOfWhatFellDue",
 		Breaks: "what fell due and came without payload is forgotten",
-		Old:    `d.wantDue = true`,
-		New:    `d.wantDue = d.wantDue && true`,
+		Old:    "case due && noRoom: // the next read of due rows wants its payload, or comes when there is room\n\t\td.readDue(dueOfOpen)\n",
+		New:    "case due && noRoom:\n",
 	},
 	{
 		Name: "B63", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
@@ -273,8 +273,8 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B67", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut",
 		Breaks: "delayed rows are left out although their key goes on",
-		Old:    `wentOn := len(k.blockedIDs) == 0 && d.activeLane`,
-		New:    `wentOn := false && d.activeLane`,
+		Old:    "if len(k.blockedIDs) == 0 && d.activeLane(k.lane.assignment) == k.lane {",
+		New:    "if len(k.blockedIDs) < 0 {",
 	},
 	{
 		Name: "B68", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfAnOpenBreakerHideNoOther",
@@ -410,14 +410,14 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B49", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileARetryIsOverdue",
 		Breaks: "it is quiet while a blocked row is late",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
-		New:    "len(d.settled) > 0 || d.wantDue {",
+		Old:    "len(d.settled) > 0 || d.wantDue != noDue || d.hasOverdue() {",
+		New:    "len(d.settled) > 0 || d.wantDue != noDue {",
 	},
 	{
 		Name: "B50", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
 		Breaks: "it is quiet though a read took what came again for what was settled during it",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
-		New:    "d.wantDue || d.hasOverdue() {",
+		Old:    "len(d.settled) > 0 || d.wantDue != noDue || d.hasOverdue() {",
+		New:    "d.wantDue != noDue || d.hasOverdue() {",
 	},
 	{
 		Name: "B51", File: "dispatch/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
@@ -514,7 +514,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B79", File: "dispatch/lanes.go", Trouble: "drains", Test: "TestQuietNamesThePausedTopicsOfATakenLane",
 		Breaks: "a drain does not name paused topics whose due messages the last owner of a lane saw",
-		Old:    "\td.LookAtClosed() // the lane's previous owner may have seen some\n",
+		Old:    "\td.ReadAllDue() // the lane's previous owner may have seen some\n",
 		New:    "",
 	},
 	{
@@ -526,8 +526,8 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B81", File: "dispatch/pauses.go", Trouble: "blindness", Test: "TestDueRowsOfAnOpenBreaker",
 		Breaks: "a drain misses due rows of a topic whose breaker has just closed",
-		Old:    "d.wantDue = d.wantDue || t.unclassified",
-		New:    "d.wantDue = d.wantDue || false",
+		Old:    "if t.unclassified { // reads left out due rows",
+		New:    "if false {",
 	},
 	{
 		Name: "B82", File: "dispatch/retries.go", Trouble: "outage", Test: "TestRetryWithoutAKeyProbesItsTopic",
@@ -544,5 +544,11 @@ var dispatchMutants = []Mutant{
 		Breaks: "overdue retries take all room for new rows",
 		Old:    "visits < 0 || len(a.IDs) == most {",
 		New:    "visits < 0 || most < 0 {",
+	},
+	{
+		Name: "B84", File: "dispatch/requeues.go", Trouble: "whatever", Test: "TestAReadFollowsAClosedBreaker",
+		Breaks: "due rows that the next read must look for wait for the next poll",
+		Old:    "d.wantDue, d.wantRead = max(d.wantDue, rows), true }",
+		New:    "d.wantDue = max(d.wantDue, rows) }",
 	},
 }
