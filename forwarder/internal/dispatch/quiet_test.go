@@ -208,6 +208,49 @@ func TestQuietNamesTheTopicOfADueRow(t *testing.T) {
 	}
 }
 
+// TestQuietNamesTheTopicOfADueRowBehindALateOne: a read had no room for the payload of the due row before it.
+func TestQuietNamesTheTopicOfADueRowBehindALateOne(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.pause("held")
+	d.put(0, "", "a", 1)
+	d.put(0, "", "held", 2)
+	d.table[1].due, d.table[2].due = d.now.Add(-time.Second), d.now
+	d.b.ReadAllDue()
+	a := d.begin()
+	r := d.answer(a)
+	r.Due[0].Large = true
+	r.RemoveLarge(map[int64]bool{1: true}, nil)
+	d.finish(a, r)
+	d.want(d.drain(), 1)
+	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
+		t.Fatalf("quiet %v, topics %q wait", quiet, paused)
+	}
+}
+
+// TestQuietForgetsDueRowsThatAreGone: an operator discarded them while their topic was paused.
+func TestQuietForgetsDueRowsThatAreGone(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.pause("held")
+	d.put(0, "", "held", 1)
+	d.table[1].due = d.now
+	read := func(want ...string) {
+		t.Helper()
+		d.read()
+		if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, want) {
+			t.Fatalf("quiet %v, topics %q wait, want %q", quiet, paused, want)
+		}
+	}
+	d.b.ReadAllDue()
+	read("held")
+	read("held") // without due rows of closed topics
+	d.b.ReadAllDue()
+	read("held")
+	delete(d.table, 1)
+	read("held")
+	d.b.ReadAllDue()
+	read()
+}
+
 // TestQuietNamesThePausedTopicsOfATakenLane with due rows, which its previous owner may have seen.
 func TestQuietNamesThePausedTopicsOfATakenLane(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})

@@ -102,6 +102,13 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 // Request.Closed excludes.
 func (d *Dispatcher) recordDueSeen(a Request, r Read) (lanes uint64) {
 	lanes = d.seesAllDue(a, &r)
+	if r.DueLate {
+		d.readDue(a.wantDue) // rows behind the late ones were removed
+	} else if r.sawClosed && len(a.Blocked) == 0 {
+		for _, t := range d.degraded {
+			t.dueDropped &^= lanes // acceptDue records them again, except those that are gone
+		}
+	}
 	for _, t := range a.reopening {
 		if !t.closed {
 			t.dueUnseen &^= lanes

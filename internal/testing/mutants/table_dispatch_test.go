@@ -551,4 +551,17 @@ var dispatchMutants = []Mutant{
 		Old:    "d.wantDue, d.wantRead = max(d.wantDue, rows), true }",
 		New:    "d.wantDue = max(d.wantDue, rows) }",
 	},
+	{
+		Name: "B85", File: "dispatch/requeues.go", Trouble: "drains", Test: "TestQuietForgetsDueRowsThatAreGone",
+		Breaks: "each drain names a paused topic whose due messages an operator discarded",
+		Old:    "t.dueDropped &^= lanes",
+		New:    "_ = t",
+	},
+	{
+		Name: "B86", File: "dispatch/requeues.go", Trouble: "drains",
+		Test:   "TestQuietNamesTheTopicOfADueRowBehindALateOne",
+		Breaks: "a drain does not name paused topics whose due messages were read without room",
+		Old:    "d.readDue(a.wantDue) // rows",
+		New:    "// rows",
+	},
 }
