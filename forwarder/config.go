@@ -212,7 +212,7 @@ func (c *Config) validate(config string) error {
 
 // ready checks a backoff and calls its Func now for all later uses: the engine calls no user code under its lock.
 func ready(b *outbox.Backoff, field string) error {
-	asked, err := core.Backoff(*b).Asked(field)
-	*b = outbox.Backoff(asked)
-	return errors.Join(err, asked.Validate(field))
+	precomputed, err := core.Backoff(*b).Precomputed(field)
+	*b = outbox.Backoff(precomputed)
+	return errors.Join(err, precomputed.Validate(field))
 }

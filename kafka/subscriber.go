@@ -33,7 +33,7 @@ var (
 // logs nothing.
 func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
-	backoff, err := core.Backoff(cfg.Backoff).Asked("kafka: SubscriberConfig.Backoff")
+	backoff, err := core.Backoff(cfg.Backoff).Precomputed("kafka: SubscriberConfig.Backoff")
 	if err = errors.Join(cfg.validate(), err); err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ var _ message.Subscriber = (*Subscriber)(nil)
 // logs nothing.
 func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
-	backoff, err := core.Backoff(cfg.Backoff).Asked("nats: SubscriberConfig.Backoff")
+	backoff, err := core.Backoff(cfg.Backoff).Precomputed("nats: SubscriberConfig.Backoff")
 	if err = errors.Join(cfg.validate(), err); err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
 		return nil, err
 	}
-	backoff, err := core.Backoff(cfg.Backoff).Asked("StoreConfig.Backoff")
+	backoff, err := core.Backoff(cfg.Backoff).Precomputed("StoreConfig.Backoff")
 	if err != nil {
 		return nil, err
 	}

@@ -35,36 +35,36 @@ type Dead struct {
 	DB        *core.DB
 	Logger    watermill.LoggerAdapter
 	Store     *sqltext.Store
-	In        string        // name of the table for the audit log: outbox, inbox or queue
-	Topics    []string      // empty = all
+	In        string        // table name in the audit log: outbox, inbox or queue
+	Topics    []string      // empty = all topics
 	Retention time.Duration // 0 = forever
-	Timeout   time.Duration // of each statement
+	Timeout   time.Duration // per statement
 
 	mu      sync.Mutex
-	at      time.Time // when to continue
-	after   deadPlace // the message after which to continue
-	size    int       // rows of a page; 0 = not begun
-	inARow  int       // messages refused in a row
+	at      time.Time // time of the next turn
+	after   deadPlace // last message read
+	size    int       // page size; 0 = no round in progress
+	inARow  int       // refused messages in a row
 	failing *trouble.RetryLog
 }
 
-// deadPlace is a place in the index of dead messages.
+// deadPlace is a position in the index of dead messages.
 type deadPlace struct {
-	about, at, name string // topic or consumer, time, name
+	about, at, name string // topic or consumer, time, and ID
 	id              int64
 }
 
 var firstDead = deadPlace{at: "-infinity"}
 
-// deadPage has the old messages among the dead ones of a page.
+// deadPage holds the dead messages of a page that are past the retention.
 type deadPage struct {
 	owners, names []string
 	versions      []int64
-	rows, most    int // number of dead messages, and the limit
+	rows, most    int // number of dead messages read, and its limit
 	last          deadPlace
 }
 
-// Turn continues a due round for the time of share, and logs errors. It reports whether there may be more.
+// Turn continues a due round for as long as share, and logs errors. It reports whether messages may be left.
 func (d *Dead) Turn(ctx context.Context, share time.Duration) (more bool) {
 	if !d.lockIfDue() {
 		return false
@@ -102,7 +102,7 @@ func (d *Dead) lockIfDue() bool {
 	return due
 }
 
-// discard must be called with mu held. Share 0 = to the end.
+// discard must be called with mu held. If share is 0, it finishes the round.
 func (d *Dead) discard(ctx context.Context, share time.Duration) (more bool, err error) {
 	if d.size == 0 {
 		d.size, d.after = Batch, firstDead
@@ -127,7 +127,7 @@ func (d *Dead) discard(ctx context.Context, share time.Duration) (more bool, err
 	return more, t.end(ctx, err)
 }
 
-// deadTurn is a part of a round, with its own entry in the audit log.
+// deadTurn is one part of a round, with its own entry in the audit log.
 type deadTurn struct {
 	*Dead
 	reason    string
@@ -136,8 +136,8 @@ type deadTurn struct {
 	refused   error // the first error of a single message
 }
 
-// page discards the old messages of the next page. If that fails, it halves the pages, and skips a message that fails
-// alone. It reports whether there may be more.
+// page discards the old messages of the next page. If that fails, it halves the page size, down to one message, which
+// it skips. It reports whether messages may be left.
 func (t *deadTurn) page(ctx context.Context) (more bool, err error) {
 	p, err := t.read(ctx)
 	if err == nil && len(p.names) > 0 && t.entry == 0 {
@@ -209,7 +209,7 @@ func (t *deadTurn) change(ctx context.Context, p deadPage) error {
 	return err
 }
 
-// end ends the entry in the audit log, with err if it is not nil, and returns the error to report.
+// end completes the entry in the audit log, with err if it is not nil, and returns the error to report.
 func (t *deadTurn) end(ctx context.Context, err error) error {
 	if t.entry == 0 {
 		return err

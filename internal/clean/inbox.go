@@ -1,4 +1,4 @@
-// Package clean deletes old rows, in short statements that leave half of the time to others.
+// Package clean deletes old rows, in short statements with pauses that leave half of the time to others.
 package clean
 
 import (
@@ -14,9 +14,9 @@ import (
 // Batch is the number of rows that one statement deletes.
 const Batch = 1000
 
-// Inbox deletes the rows of messages that were processed, or failed for the first time and were not handled since,
-// longer ago than the retention, counted back from a time (RFC 3339, "" = now). Dead messages stay. It returns the
-// number of deleted rows, even with an error. timeout applies to each statement.
+// Inbox deletes the rows of messages that, longer ago than the retention, were processed or first failed without having
+// been handled since. The retention is counted back from a time (RFC 3339, "" = now). Dead messages stay. It returns
+// the number of deleted rows, even with an error. timeout applies to each statement.
 func Inbox(
 	ctx context.Context, db *core.DB, retention time.Duration, from string, timeout time.Duration,
 ) (rows int64, err error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Keys deletes HTTP requests, with their answers, that have expired by a time (RFC 3339, "" = now). It returns the
+// Keys deletes HTTP requests, with their responses, that have expired by a time (RFC 3339, "" = now). It returns the
 // number of deleted rows, even with an error. timeout applies to each statement.
 func Keys(ctx context.Context, db *core.DB, by string, timeout time.Duration) (rows int64, err error) {
 	for more := true; more; {

@@ -16,10 +16,10 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// ContentType is the name of the header, and of the metadata, for the media type of the payload.
+// ContentType is the header, and the metadata key, for the media type of the payload.
 const ContentType = "content-type"
 
-// inMetadata is the prefix of attributes in metadata, whatever the broker.
+// inMetadata is the prefix of attributes in metadata, for all brokers.
 const inMetadata = "ce_"
 
 // CheckSource returns an error for a source that cannot be an attribute.
@@ -63,8 +63,8 @@ func Encode(msg *message.Message, source, contentType string, prefixes ...string
 	return out, nil
 }
 
-// takeContentType removes the media type of the payload from metadata, in which an HTTP header may have left it in
-// another case, and returns it. Of several spellings it prefers the constant's, then the first in the order of bytes.
+// takeContentType removes the media type of the payload from metadata and returns it. The key may have another case if
+// it was copied from an HTTP header. Of several spellings it prefers the constant, then the first in byte order.
 func takeContentType(metadata message.Metadata) (value string) {
 	value = metadata[ContentType]
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
@@ -77,7 +77,7 @@ func takeContentType(metadata message.Metadata) (value string) {
 }
 
 // Decode gives a message that was received as a CloudEvent its UUID and metadata: event type, time, and every other
-// attribute as "ce_" and its name. Other messages stay as they are.
+// attribute as "ce_" and its name. Other messages are left unchanged.
 func Decode(msg *message.Message, prefixes ...string) {
 	attributes, rest := split(msg.Metadata, prefixes)
 	if attributes["specversion"] != "1.0" || attributes["id"] == "" {
@@ -93,7 +93,7 @@ func Decode(msg *message.Message, prefixes ...string) {
 	for name, value := range attributes {
 		switch name {
 		case "specversion", "id", "type", "time":
-		case "datacontenttype": // of the SDK for NATS
+		case "datacontenttype": // as the SDK for NATS spells them
 			rest[ContentType] = value
 		default:
 			rest[inMetadata+name] = value
@@ -127,8 +127,7 @@ func split(metadata message.Metadata, prefixes []string) (attributes map[string]
 	return attributes, rest
 }
 
-// attribute returns the name of the attribute that a key stands for, or "". The case of a key does not matter, as in
-// the SDK.
+// attribute returns the attribute that a key names, or "". Keys are not case-sensitive, as in the SDK.
 func attribute(key string, prefixes []string) string {
 	key = strings.ToLower(key)
 	for _, prefix := range prefixes {

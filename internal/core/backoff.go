@@ -24,7 +24,7 @@ func (b Backoff) WithDefaults(initial, limit time.Duration) Backoff {
 	return b
 }
 
-// Validate returns an error that names the field. Call it on a Backoff with its defaults filled in.
+// Validate returns an error that names the field. Call it after WithDefaults.
 func (b Backoff) Validate(field string) error {
 	switch {
 	case b.Initial < -1:
@@ -35,9 +35,9 @@ func (b Backoff) Validate(field string) error {
 	return nil
 }
 
-// Asked calls Func now for the first 64 failures and returns a copy of b that uses the results, the last one for all
-// later failures, so that no user code runs later. It returns an error that names the field if Func panics.
-func (b Backoff) Asked(field string) (_ Backoff, err error) {
+// Precomputed calls Func now for the first 64 failures, so that no user code runs later. It returns a copy of b that
+// uses the results, and the last one for all later failures. It returns an error that names the field if Func panics.
+func (b Backoff) Precomputed(field string) (_ Backoff, err error) {
 	if b.Func == nil {
 		return b, nil
 	}
@@ -54,8 +54,9 @@ func (b Backoff) Asked(field string) (_ Backoff, err error) {
 	return b, nil
 }
 
-// ask returns Func's wait, or the one from Initial and Max if Func panics: a panic must not cause a tight retry loop.
-func (b Backoff) ask(n int) (wait time.Duration) {
+// call returns the wait of Func, or the wait of Initial and Max if Func panics: a panic must not cause a tight retry
+// loop.
+func (b Backoff) call(n int) (wait time.Duration) {
 	defer func() {
 		if recover() != nil {
 			wait = Backoff{Initial: b.Initial, Max: b.Max}.Delay(n)
@@ -64,8 +65,8 @@ func (b Backoff) ask(n int) (wait time.Duration) {
 	return max(b.Func(n), 0)
 }
 
-// Later returns the wait before a retry that a handler asked for: the requested wait, or the wait after a first failure
-// if none was requested. It is never zero, because a retry that is not counted would become a tight loop.
+// Later returns the wait before a retry that a handler requested: the requested wait, or the wait after a first failure
+// if it requested none. It is never zero, because retries that are not counted would become a tight loop.
 func (b Backoff) Later(wait time.Duration) time.Duration {
 	if wait > 0 {
 		return wait
@@ -76,7 +77,7 @@ func (b Backoff) Later(wait time.Duration) time.Duration {
 // Delay returns how long to wait after the n-th failure, counted from 1.
 func (b Backoff) Delay(n int) time.Duration {
 	if b.Func != nil {
-		return b.ask(n)
+		return b.call(n)
 	}
 	if b.Initial <= 0 {
 		return 0

@@ -32,7 +32,7 @@ func TestBackoffGrowsAndEnds(t *testing.T) {
 
 func TestBackoffIsAskedOnce(t *testing.T) {
 	calls := 0
-	b, err := Backoff{Func: func(n int) time.Duration { calls++; return time.Duration(n) }}.Asked("F")
+	b, err := Backoff{Func: func(n int) time.Duration { calls++; return time.Duration(n) }}.Precomputed("F")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestBackoffIsAskedOnce(t *testing.T) {
 	if calls != asked {
 		t.Error("Func was called again")
 	}
-	if _, err := (Backoff{Func: func(int) time.Duration { panic("no") }}).Asked("F"); err == nil ||
+	if _, err := (Backoff{Func: func(int) time.Duration { panic("no") }}).Precomputed("F"); err == nil ||
 		err.Error() != "F.Func: panic: no" {
 		t.Errorf("the wait after a panic is %v", err)
 	}

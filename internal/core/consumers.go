@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// maxConsumers limits the number of remembered consumers: names generated for each message would fill the memory.
+// maxConsumers limits the number of recorded consumers: names generated per message would fill the memory.
 const maxConsumers = 1000
 
-// consumers are the inbox consumers that handled messages through a handle, with the topics of those messages. A
-// forwarder writes them to its row, so that two services with the same name can be detected.
+// consumers records the inbox consumers that handled messages through a handle, with their topics. A forwarder writes
+// them to its row, so that two services with the same name can be detected.
 type consumers struct {
-	known sync.Map // consumption to nothing; every message reads it
+	known sync.Map // set of consumption; each message reads it
 
 	mu sync.Mutex
 	n  int

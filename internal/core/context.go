@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// NilTx is ErrNoTx for a transaction that is nil or empty.
+// NilTx is the ErrNoTx for a transaction that is nil or empty.
 var NilTx = text.Advise(ErrNoTx, "the transaction is nil")
 
 type txKey struct{}
@@ -26,7 +26,7 @@ func bindTx(ctx context.Context, tx any) context.Context {
 	return context.WithValue(ctx, txKey{}, boundTx{tx, tree})
 }
 
-// txFrom returns the transaction that the call tree of ctx put there, or nil.
+// txFrom returns the transaction that the call tree of ctx put into it, or nil.
 func txFrom(ctx context.Context) any {
 	b, _ := ctx.Value(txKey{}).(boundTx)
 	if b.tx == nil || !b.tree.Has(ctx) {
@@ -63,7 +63,7 @@ type valued struct {
 
 func (v valued) Value(key any) any { return v.values.Value(key) }
 
-// Lifetime returns a context with the values and the deadline of ctx, or an earlier one if the timeout is above 0, but
+// Lifetime returns a context with the values and the deadline of ctx, or an earlier deadline if timeout is above 0, but
 // without its cancellation: work that has begun must be able to commit after its caller has gone.
 func Lifetime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	deadline, limited := ctx.Deadline()

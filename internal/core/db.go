@@ -19,12 +19,12 @@ import (
 // ErrNoDB is outbox.ErrNoDB.
 var ErrNoDB = errors.New("outbox: no database: pass a handle from FromPgx or FromSQL, made from a pool that is not nil")
 
-// DB is outbox.DB: a handle on a database and one set of tables. Its fields never change; those with inner state are
+// DB is outbox.DB: a handle on a database and one set of tables. Its fields never change; those with mutable state are
 // safe for concurrent use.
 type DB struct {
 	pool      drive.Pool
 	name      string
-	id        string // distinguishes our own notifications from others'
+	id        string // tells our own notifications from others'
 	tables    sqltext.Tables
 	observers []observe.Observer
 	logger    watermill.LoggerAdapter
@@ -32,9 +32,9 @@ type DB struct {
 	consumers consumers
 	sources   sources
 	handlers  handlers
-	rendered  sync.Map // statements
+	rendered  sync.Map // rendered statements
 
-	outbox               string // the table as SQL
+	outbox               string // names of the tables in SQL
 	insert, insertMarked string
 }
 
@@ -92,10 +92,11 @@ func (db *DB) Check() error {
 	return nil
 }
 
-// shares reports whether two handles share transactions: they use the same pool, each with its own tables.
+// shares reports whether two handles can share transactions because they use the same pool, perhaps with different
+// tables.
 func (db *DB) shares(other *DB) bool { return db == other || db.Pool() == other.Pool() }
 
-// Pool returns drive.Pool's ID, which is the same for all handles on a pool.
+// Pool returns the ID of the pool, which is the same for all handles on it.
 func (db *DB) Pool() any { return db.pool.ID() }
 
 // Conns returns the size of the pool, the number of its connections that a forwarder needs, and the number opened
@@ -139,8 +140,8 @@ func (db *DB) Render(statement string) string {
 	return rendered
 }
 
-// Logger returns the logger of a part that uses this handle: its own, or else the handle's. Every line carries the name
-// of the handle.
+// Logger returns the logger for a part that uses this handle: its own, or else the handle's. Every line has the name of
+// the handle.
 func (db *DB) Logger(own watermill.LoggerAdapter) watermill.LoggerAdapter {
 	if own == nil {
 		own = db.logger
@@ -164,7 +165,7 @@ func (db *DB) Query(ctx context.Context, query string, args ...any) (drive.Rows,
 	return db.pool.Query(ctx, query, args...)
 }
 
-// Dedicated is drive.Pool's.
+// Dedicated calls Dedicated of the pool.
 func (db *DB) Dedicated(ctx context.Context) (drive.Querier, func(), error) {
 	if err := db.Check(); err != nil {
 		return nil, nil, err
@@ -172,7 +173,7 @@ func (db *DB) Dedicated(ctx context.Context) (drive.Querier, func(), error) {
 	return db.pool.Dedicated(ctx)
 }
 
-// ReaderConn is drive.Pool's.
+// ReaderConn calls ReaderConn of the pool.
 func (db *DB) ReaderConn(ctx context.Context) (drive.Querier, func(), error) {
 	if err := db.Check(); err != nil {
 		return nil, nil, err
@@ -180,10 +181,10 @@ func (db *DB) ReaderConn(ctx context.Context) (drive.Querier, func(), error) {
 	return db.pool.ReaderConn(ctx)
 }
 
-// PlanCached is drive.Pool's. The handle must be valid.
+// PlanCached calls PlanCached of the pool. The handle must be valid.
 func (db *DB) PlanCached() drive.Querier { return db.pool.PlanCached() }
 
-// Reset is drive.Pool's.
+// Reset calls Reset of the pool.
 func (db *DB) Reset() {
 	if db.Check() == nil {
 		db.pool.Reset()

@@ -9,12 +9,12 @@ import (
 
 // Delivery is the outbox row that a message was read from.
 type Delivery struct {
-	ID         int64     // row id; not the order of commits
-	Topic      string    // topic the message was published to
+	ID         int64     // row id, which is not the order of commits
+	Topic      string    // topic that the message was published to
 	Key        string    // ordering key, "" for none
 	Attempt    int       // 1 for the first attempt
 	EnqueuedAt time.Time // when the row was written, on the database's clock
-	Last       bool      // a failure of this attempt is the last one: the message is dead
+	Last       bool      // the last attempt: its failure makes the message dead
 }
 
 type deliveryKey struct{}
@@ -23,13 +23,14 @@ type deliveryKey struct{}
 // contexts on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	stored any // the message of a queue.Subscriber; nil = a row of the outbox
+	stored any // set for a message of a queue.Subscriber, not for a row of the outbox
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
 }
 
-// WithDelivery marks msg as delivered. The caller must set the returned context on msg. A relay passes the message on.
+// WithDelivery marks msg as delivered. The caller must set the returned context on msg. relay means that the handler
+// passes the message on.
 func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
 }
@@ -39,8 +40,8 @@ func WithStored(ctx context.Context, msg *message.Message, topic string, stored 
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }
 
-// DeliveryOf returns the outbox row that this very message, not a copy, was marked as, and whether it is for a relay; nil
-// if it was not marked.
+// DeliveryOf returns the outbox row of this message, and whether it is for a relay; nil for a copy, or a message that
+// was not marked.
 func DeliveryOf(msg *message.Message) (row *Delivery, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
 	if d == nil || d.msg != msg || d.stored != nil {
@@ -64,7 +65,7 @@ func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, bound)
 }
 
-// DeliveryFrom returns the delivery of the handler whose context this is. Before BindDelivery only the topic is known.
+// DeliveryFrom returns the delivery of the handler with this context. Before BindDelivery only the topic is known.
 func DeliveryFrom(ctx context.Context) (Delivery, bool) {
 	if d := deliveryFrom(ctx); d != nil && d.stored == nil {
 		return d.Delivery, true

@@ -18,17 +18,17 @@ func (db *DB) HandlerStarts(logger watermill.LoggerAdapter) (ended func()) {
 	n := h.now.Add(1)
 	for most := h.most.Load(); n > most; most = h.most.Load() {
 		if h.most.CompareAndSwap(most, n) {
-			db.tellSmallPool(n, logger)
+			db.warnSmallPool(n, logger)
 			break
 		}
 	}
 	return func() { h.now.Add(-1) }
 }
 
-// MostHandlers returns the largest number of handlers that were in progress concurrently.
+// MostHandlers returns the highest number of handlers that were in progress concurrently.
 func (db *DB) MostHandlers() int { return int(db.handlers.most.Load()) }
 
-func (db *DB) tellSmallPool(handlers int64, logger watermill.LoggerAdapter) {
+func (db *DB) warnSmallPool(handlers int64, logger watermill.LoggerAdapter) {
 	size := int64(db.Conns().Max)
 	if size == 0 || handlers <= size || db.handlers.told.Swap(true) {
 		return

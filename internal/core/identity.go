@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// How messages are identified wherever they enter or leave the tables: docs/reference/identity.md. Every publisher,
-// subscriber, dead letter and table uses the functions of this file.
+// docs/reference/identity.md explains how messages are identified wherever they enter or leave the tables. Every
+// publisher, subscriber, dead letter and table uses the functions of this file.
 
 // KeyOf returns the ordering key of a message: metadata outbox_key if it is set, even if it is empty, which means no
 // order; otherwise the key of its aggregate. It returns ErrInvalidMessage for half an aggregate.
@@ -25,7 +25,8 @@ func KeyOf(msg *message.Message) (string, error) {
 	return AggregateKey("", msg)
 }
 
-// ConsumedKey is KeyOf for a message from outside: a key that no table can store counts as no key.
+// ConsumedKey returns the ordering key of a message from outside, as KeyOf does, but "" for a key that no table can
+// store.
 func ConsumedKey(msg *message.Message) string {
 	if key, err := KeyOf(msg); err == nil && len(key) <= MaxKeyBytes && text.Storable(key) {
 		return key
@@ -34,7 +35,7 @@ func ConsumedKey(msg *message.Message) string {
 }
 
 // SetKey writes the key with which a message was stored into its metadata, so that KeyOf finds it outside the tables.
-// It keeps a key that the metadata already has, and writes an empty key only if KeyOf would otherwise find another.
+// It keeps an existing key, and writes an empty key only if KeyOf would otherwise find another one.
 func SetKey(msg *message.Message, key string) {
 	have, set := msg.Metadata[MetadataKey]
 	if key == "" {
@@ -64,11 +65,11 @@ func AggregateKey(_ string, msg *message.Message) (string, error) {
 	return kind + "/" + id, nil
 }
 
-// encodedKey is the prefix of a key that encodes the bytes of a record's key that no column can hold.
+// encodedKey is the prefix of an ordering key that encodes a record key that no column can hold.
 const encodedKey = "%"
 
-// KeyOfRecord returns the ordering key for the key of a broker's record: its text, or, if it is not UTF-8, contains a
-// NUL or looks like an encoded key, "%" and the bytes encoded as in the query of a URL.
+// KeyOfRecord returns the ordering key for the key of a broker's record: its text, or if that is not UTF-8, contains a
+// NUL or looks like an encoded key, "%" and the bytes in URL query encoding.
 func KeyOfRecord(record []byte) string {
 	if key := string(record); text.Storable(key) && string(RecordKey(key)) == key {
 		return key
@@ -96,14 +97,13 @@ func PayloadHash(payload []byte) []byte {
 	return sum[:]
 }
 
-// IsPattern reports whether a topic is a subject with wildcards, as NATS has them: it can be subscribed to, but not
-// published to.
+// IsPattern reports whether a topic is a NATS subject with wildcards, which can be subscribed to but not published to.
 func IsPattern(topic string) bool {
 	return slices.ContainsFunc(strings.Split(topic, "."), func(token string) bool { return token == "*" || token == ">" })
 }
 
 // Consumed is the place of a message in its broker: the topic, or the concrete subject if the subscription has a
-// pattern, and its position there, which no two messages of the broker share.
+// pattern, and the position there. No two messages of the broker have the same place.
 type Consumed struct{ Topic, Position string }
 
 type consumedKey struct{}
@@ -113,8 +113,8 @@ func WithConsumed(ctx context.Context, c Consumed) context.Context {
 	return context.WithValue(ctx, consumedKey{}, c)
 }
 
-// ConsumedFrom returns the place of a message in its broker. With a subscriber of another package it is the topic of
-// the subscription, without a position.
+// ConsumedFrom returns the place of a message in its broker. With a subscriber of another module it is the topic of the
+// subscription, without a position.
 func ConsumedFrom(ctx context.Context) Consumed {
 	c, _ := ctx.Value(consumedKey{}).(Consumed)
 	if c.Topic == "" {

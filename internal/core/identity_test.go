@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// FuzzRecordKey: a record's key is restored unchanged from the outbox's key, which can be stored, and no two records
-// share one.
+// FuzzRecordKey: the ordering key can be stored, the record's key is restored from it unchanged, and different record
+// keys have different ordering keys.
 func FuzzRecordKey(f *testing.F) {
 	for _, key := range []string{"", "order/1", "\x00\x00\x00\x2a", "\xff", "%", "%41", "%A", "%%00", "%%2500", " ",
 		"größe"} {
@@ -55,7 +55,7 @@ func TestKeyOf(t *testing.T) {
 			if got != tt.want || (err != nil) != tt.invalid {
 				t.Errorf("got %q, %v", got, err)
 			}
-			// Stored with a key, it is published with that key.
+			// Stored with a key, it is published with the same key.
 			for _, stored := range []string{"", "other"} {
 				out := msg.Copy()
 				SetKey(out, stored)

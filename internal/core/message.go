@@ -34,9 +34,9 @@ var ErrInvalidMessage = errors.New("outbox: invalid message")
 type record struct {
 	uuid, topic, key string
 	payload          []byte
-	metadata         string  // JSON object
-	due              string  // RFC 3339, or empty
-	delay            float64 // seconds, or noDelay
+	metadata         string  // as a JSON object
+	due              string  // RFC 3339, or ""
+	delay            float64 // in seconds, or noDelay
 }
 
 func (r record) size() int { return len(r.payload) + len(r.metadata) + len(r.key) + len(r.topic) }
@@ -120,7 +120,7 @@ func checkTopic(topic string) error {
 	return nil
 }
 
-// chunks splits records into statements with few enough rows and bytes for one round trip each.
+// chunks splits records into batches with few enough rows and bytes for one round trip each.
 func chunks(insert string, records []record) []drive.Statement {
 	var list []drive.Statement
 	for len(records) > 0 {

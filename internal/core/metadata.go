@@ -32,9 +32,8 @@ func Commands(key string) bool {
 	return len(key) >= len(nats) && strings.EqualFold(key[:len(nats)], nats)
 }
 
-// DropHeaders removes from a consumed message the metadata that would command a broker wherever it is copied. The code
-// that published the message within the process may be reading its metadata, so it is written to only if something must
-// be removed.
+// DropHeaders removes from a consumed message the metadata that would command a broker wherever it is copied. It writes
+// to the metadata only if something must be removed, because an in-process publisher may be reading them.
 func DropHeaders(msg *message.Message) {
 	//lint:ignore S1033 to delete what is absent is a write all the same
 	if _, found := msg.Metadata[MetadataHeaders]; found {
@@ -66,8 +65,8 @@ func ReadMetadata(stored []byte) message.Metadata {
 	return m
 }
 
-// Mistyped returns our metadata key that a key was probably meant to be: it differs in case, in separators, or by one
-// typing error.
+// Mistyped returns which of our metadata keys was probably meant by a key that differs in case, in separators, or by
+// one typing error.
 func Mistyped(key string) string {
 	if len(key) > len(MetadataGeneration)+3 || len(key) < len(MetadataKey)-2 {
 		return ""

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Notification lists the tables that a transaction wrote messages to, and the topics. The zero value means none.
+// Notification lists the tables that a transaction wrote messages to, and the topics. The zero value lists none.
 type Notification struct {
 	Outbox bool `json:"outbox,omitempty"`
 	Queue  bool `json:"queue,omitempty"`
@@ -85,7 +85,7 @@ func (n Notification) payload(sender string) string {
 
 const outboxPayload = ` {"outbox":true}`
 
-// parseNotification reads a payload. An unreadable one means all tables, because any program may notify.
+// parseNotification reads a payload. An unreadable payload means all tables, because any program may notify.
 func parseNotification(payload string) (sender string, n Notification) {
 	sender, text, _ := strings.Cut(payload, " ")
 	if err := json.Unmarshal([]byte(text), &n); err != nil || !n.Outbox && !n.Queue {

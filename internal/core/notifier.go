@@ -27,10 +27,10 @@ type notifier struct {
 	listeners map[*func(Notification)]bool
 	last      time.Time // when a notification was sent
 	sending   bool
-	waiting   Notification // for the next notification
+	waiting   Notification // sends the next notification
 }
 
-// due reports whether a notification may be sent now, and if so counts it as sent; the caller must send it.
+// due reports whether a notification may be sent now; if so it counts as sent, and the caller must send it.
 func (w *notifier) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +59,7 @@ func (db *DB) OnCommit(fn func(Notification)) (stop func()) {
 }
 
 // Listen calls fn for each notification from another handle, and once with AllNotification when it begins to listen. It
-// uses a connection of its own until ctx is done or the connection breaks, and returns the reason. It may return
+// uses its own connection until ctx is done or the connection breaks, and returns the reason. It may return
 // drive.ErrNoListen.
 func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	if err := db.Check(); err != nil {
@@ -72,8 +72,8 @@ func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	})
 }
 
-// Hear sends a notification and returns nil once it arrives on a separate connection. It makes other listeners poll
-// once. It may return drive.ErrNoListen.
+// Hear tests notifications: it sends one and returns nil once it arrives on a separate connection. It makes other
+// listeners poll once. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (db *DB) Wake() {
 	}
 }
 
-// wake wakes the listeners of this process, and those of other processes unless they were already notified.
+// wake wakes the listeners of this process, and listeners of other processes unless they were already notified.
 func (db *DB) wake(n Notification, notified bool) {
 	w := &db.notifier
 	w.mu.Lock()
@@ -130,13 +130,13 @@ func (db *DB) wake(n Notification, notified bool) {
 // of WithTx, the code that commits it wakes them too.
 func (db *DB) WakeLater(ctx context.Context, n Notification) {
 	if s := scopeFrom(ctx); s != nil {
-		_ = s.use(func() error { s.tx.wroteTo(db, n); return nil }) // a transaction that has ended wakes no one
+		_ = s.use(func() error { s.tx.wroteTo(db, n); return nil }) // a transaction that has ended wakes nobody
 		return
 	}
 	db.wake(n, false)
 }
 
-// notify sends a notification notifyInterval after the last one, and another if there were commits in the meantime.
+// notify sends a notification notifyInterval after the last one, and another if there were commits meanwhile.
 func (db *DB) notify() {
 	w := &db.notifier
 	for again := true; again; {
@@ -147,10 +147,10 @@ func (db *DB) notify() {
 
 		w.mu.Lock()
 		payload := w.waiting.payload(db.id)
-		w.last, w.waiting = time.Now(), Notification{} // listeners that get this notification may miss later commits
+		w.last, w.waiting = time.Now(), Notification{} // listeners of this notification may miss later commits
 		w.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
-		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a lost hint costs a poll interval
+		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a lost hint costs only a poll interval
 		cancel()
 
 		w.mu.Lock()

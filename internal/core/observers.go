@@ -25,7 +25,7 @@ func Tell[T any](db *DB, fn func(T)) {
 	}
 }
 
-// TellStart is Tell for methods that return a context to continue with. A nil context is ignored.
+// TellStart calls fn like Tell, for methods that return the context to continue with. A nil context is ignored.
 func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) context.Context) context.Context {
 	Tell(db, func(o T) {
 		if with := fn(ctx, o); with != nil {

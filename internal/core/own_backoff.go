@@ -18,15 +18,15 @@ type ownBackoff struct {
 }
 
 // WithOwnBackoff marks msg. The caller must set the returned context on msg. Before the nack, later is called with the
-// error of the handler and the wait that the handler requested, else 0; it must be safe for concurrent use.
+// error of the handler and the wait that it requested, or 0; later must be safe for concurrent use.
 func WithOwnBackoff(
 	ctx context.Context, msg *message.Message, later func(wait time.Duration, err error),
 ) context.Context {
 	return context.WithValue(ctx, ownBackoffKey{}, &ownBackoff{msg, later})
 }
 
-// OwnBackoff returns the function to call with the error of this very message, not of a copy, and the wait before its
-// retry; nil if its subscriber does not wait after a nack, or not for this message alone.
+// OwnBackoff returns the function to call with the error of this message and the wait before its retry; nil for a copy,
+// or if its subscriber does not wait after a nack of this message alone.
 func OwnBackoff(msg *message.Message) (later func(wait time.Duration, err error)) {
 	if s, _ := msg.Context().Value(ownBackoffKey{}).(*ownBackoff); s != nil && s.msg == msg {
 		return s.later

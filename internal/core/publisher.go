@@ -182,8 +182,8 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	return p.refused(w, bare)
 }
 
-// passOn publishes messages without the outbox. They must be valid for the outbox, and leave with the key that they
-// would have been stored with. A delay is refused, because nothing would enforce it.
+// passOn publishes messages without the outbox. They must be valid for the outbox, and are sent with the key under
+// which they would have been stored. A delay is refused, because nothing would enforce it.
 func (p *Publisher) passOn(topic string, msgs []*message.Message) error {
 	records, err := p.records(topic, msgs)
 	if err != nil {
@@ -202,11 +202,10 @@ func (p *Publisher) passOn(topic string, msgs []*message.Message) error {
 	return p.decorated.Publish(topic, passed...)
 }
 
-// Capture accepts messages to be written together with COMMIT, in the same round trip, if the handle is for pgx and no
-// savepoint of user code can be open; otherwise it writes them immediately. It checks the messages now and keeps their
-// payloads, not copies. Messages that wait get their ids at COMMIT, so they come after messages that the transaction
-// publishes later. It returns ErrNoTx if ctx has no transaction or the transaction has ended, regardless of
-// PublisherConfig.WithoutTx.
+// Capture writes messages in the same round trip as COMMIT, if the handle is for pgx and no savepoint of user code can
+// be open; otherwise it writes them immediately. It checks the messages now and keeps their payloads, not copies.
+// Messages that wait get their ids at COMMIT, so they follow messages that the transaction publishes later. It returns
+// ErrNoTx if ctx has no transaction or the transaction has ended, regardless of PublisherConfig.WithoutTx.
 func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.Message) error {
 	w, err := p.newWrite(ctx, topic, msgs)
 	if err != nil || len(w.records) == 0 {
@@ -219,8 +218,8 @@ func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.
 	return p.over(s.capture(w))
 }
 
-// InsertStatement returns the statement that writes messages, each to its topic, for code that runs it on its own.
-// Every driver can send its arguments. Observers do not see the write.
+// InsertStatement returns the statement that writes messages, each to its topic, for code that runs it itself. Every
+// driver can send its arguments. Observers do not see the write.
 func (p *Publisher) InsertStatement(topics []string, msgs []*message.Message) (drive.Statement, error) {
 	records := make([]record, len(msgs))
 	for i, msg := range msgs {
@@ -306,7 +305,7 @@ func (p *Publisher) record(topic string, i int, msg *message.Message) (record, e
 	return newRecord(topic, msg, key, p.cfg.MaxPayloadBytes)
 }
 
-// over adds to an error that WithoutTx does not help if a context is used after its transaction ended.
+// over adds to an error that WithoutTx does not help with a context whose transaction has ended.
 func (p *Publisher) over(err error) error {
 	if p.cfg.WithoutTx != RequireTx && errors.Is(err, errOver) {
 		return fmt.Errorf("%w; PublisherConfig.WithoutTx is for contexts without a transaction", err)

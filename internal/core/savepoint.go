@@ -62,8 +62,7 @@ func (s *scope) release(ctx context.Context, name string) error {
 	return nil
 }
 
-// undo rolls back to the savepoint and releases it; otherwise the savepoint would exist until the end of the
-// transaction.
+// undo rolls back to the savepoint and releases it; otherwise it would exist until the end of the transaction.
 func (s *scope) undo(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drive.RollbackTimeout)
 	defer cancel()
@@ -71,7 +70,7 @@ func (s *scope) undo(ctx context.Context, name string) error {
 		if _, err := s.tx.q.Exec(ctx, verb+" savepoint "+name); err != nil {
 			s.tx.broken = fmt.Errorf("%s savepoint: %w", verb, err)
 			switch text.SQLState(err) {
-			case "25P01", "3B001": // no transaction, or one without the savepoint
+			case "25P01", "3B001": // no transaction, or none with the savepoint
 				s.tx.broken = errors.Join(drive.ErrTxEnded, s.tx.broken)
 			}
 			return s.tx.broken

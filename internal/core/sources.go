@@ -9,8 +9,8 @@ import (
 
 // Source is a subscription of a subscriber that reads by key. It has no database of its own.
 type Source struct {
-	// Blocked returns the partitions that are paused behind a message that keeps failing, or by handlers that hang. over
-	// means that the subscription has ended. It must be safe for concurrent use.
+	// Blocked returns the partitions that are paused because a message keeps failing or handlers hang. over means that the
+	// subscription has ended. It must be safe for concurrent use.
 	Blocked func() (partitions []facts.Partition, over bool)
 }
 
@@ -21,9 +21,9 @@ func WithSource(ctx context.Context, s *Source) context.Context {
 	return context.WithValue(ctx, sourceKey{}, s)
 }
 
-// sources are the subscriptions whose messages were handled through a handle. A forwarder writes their blocked
+// sources records the subscriptions whose messages were handled through a handle. A forwarder writes their blocked
 // partitions to its row, where Doctor finds them.
-type sources struct{ known sync.Map } // *Source to nothing; read by each message
+type sources struct{ known sync.Map } // set of *Source; each message reads it
 
 // ReadsFrom records the subscription in the context of a message, if any.
 func (db *DB) ReadsFrom(ctx context.Context) {

@@ -18,7 +18,7 @@ var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in a differen
 // inTxFrame is the suffix of InTx's name in a stack.
 const inTxFrame = "/internal/core.InTx"
 
-// frames calls see for each stack frame above its caller, innermost first, until see returns false.
+// frames calls see with each stack frame above its caller, innermost first, until see returns false.
 func frames(see func(runtime.Frame) bool) {
 	var pcs [64]uintptr
 	for skip := 3; ; skip += len(pcs) {
@@ -50,7 +50,7 @@ func here() (found bool) {
 	return found
 }
 
-// unsafeWithin are Watermill middlewares that do harm within a transaction, by the suffix of their file name.
+// unsafeWithin lists Watermill middlewares that do harm within a transaction, by the suffix of their file name.
 var unsafeWithin = map[string]string{
 	"/message/router/middleware/retry.go":         "Retry",
 	"/message/router/middleware/poison.go":        "PoisonQueue",

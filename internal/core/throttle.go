@@ -10,7 +10,7 @@ import (
 // programming error would become a hot loop of error lines. It is safe for concurrent use.
 type Throttle struct{ times atomic.Int64 }
 
-// Pause waits for 100 ms at first, doubling up to a second, or until ctx is done. It is short because a transaction may
+// Pause waits for 100 ms at first, doubling to 1 s, or until ctx is done. The wait is short because a transaction may
 // be open.
 func (b *Throttle) Pause(ctx context.Context) {
 	Pause(ctx, Backoff{}.WithDefaults(100*time.Millisecond, time.Second).Delay(int(b.times.Add(1))))
@@ -19,7 +19,7 @@ func (b *Throttle) Pause(ctx context.Context) {
 // Reset makes the next Pause short again.
 func (b *Throttle) Reset() { b.times.Store(0) }
 
-// Pause waits until the time has passed or ctx is done, and reports whether ctx is not done.
+// Pause waits until the time has passed or ctx is done. It returns false if ctx is done.
 func Pause(ctx context.Context, wait time.Duration) bool {
 	if wait > 0 {
 		timer := time.NewTimer(wait)

@@ -9,8 +9,8 @@ import (
 )
 
 // Tree is the call tree that a context belongs to: one delivery of a message by a Router, or everything outside
-// Routers. An in-process Pub/Sub can pass a context on with a message, so values in a context may have been put there
-// by another call tree, which works in another goroutine.
+// Routers. An in-process Pub/Sub can pass a context on with a message, so values in a context may come from another
+// call tree, which runs in another goroutine.
 type Tree struct{ handler string }
 
 type treeKey struct{}
@@ -18,8 +18,8 @@ type treeKey struct{}
 // TreeOf returns the call tree of ctx, and a context that is marked with it.
 //
 // A Router puts the name of the handler into the context of each message that it delivers. The mark is a copy of that
-// name that shadows it: ctx yields this very copy until a Router delivers a message with it, to another handler or to
-// the same one.
+// name that shadows it: ctx returns this copy until a Router delivers a message with it, to another handler or to the
+// same one.
 func TreeOf(ctx context.Context) (context.Context, Tree) {
 	if t, ok := ctx.Value(treeKey{}).(Tree); ok && t.Has(ctx) {
 		return ctx, t

@@ -40,7 +40,7 @@ type TxOptions struct {
 	OnBegin   func(ctx context.Context) error
 }
 
-// scope is a transaction, or a savepoint in one, as the context carries it. tx.mu guards what changes.
+// scope is a transaction, or a savepoint in one, as the context carries it. tx.mu guards its mutable fields.
 type scope struct {
 	tx     *tx
 	parent *scope
@@ -50,22 +50,22 @@ type scope struct {
 	afterCommit  []func(ctx context.Context)
 	unfinished   func(err error)
 	onUse        func() error
-	failure      error   // of a function that never returned
-	waiting      []write // for COMMIT
+	failure      error   // called if the function never returned
+	waiting      []write // messages that wait for COMMIT
 }
 
 // tx is the state that all scopes of one transaction share.
 type tx struct {
 	db   *DB
 	q    drive.Tx
-	ours bool // false: other code commits
+	ours bool // false if other code commits
 
 	mu        sync.Mutex
 	innermost *scope
-	broken    error // a savepoint could not be undone, so nothing may be committed
+	broken    error // a savepoint could not be undone, so the transaction must not be committed
 	wrote     map[*DB]wrote
-	uses      int  // number of times that code took the transaction from the context
-	idle      bool // its only user so far has written nothing
+	uses      int  // how often code took the transaction from the context
+	idle      bool // its only user so far wrote nothing
 }
 
 func (t *tx) begin() *scope {
@@ -91,8 +91,8 @@ func (s *scope) use(fn func() error) error {
 	return fn()
 }
 
-// MarkReadOnly ends the transaction of ctx with ROLLBACK instead of COMMIT, and still reports success, provided that
-// only the caller used it. COMMIT of a transaction that only locked a row would wait for the disk.
+// MarkReadOnly makes the transaction of ctx end with ROLLBACK and still succeed, provided that only the caller used it:
+// COMMIT of a transaction that only locked a row would wait for the disk.
 func MarkReadOnly(ctx context.Context) {
 	s := scopeFrom(ctx)
 	if s == nil || !s.tx.ours || s.parent != nil {
@@ -103,8 +103,8 @@ func MarkReadOnly(ctx context.Context) {
 	s.tx.idle = s.tx.uses == 1
 }
 
-// end ends a scope after its function returned, so that nothing can use it any more. It returns the reason if the scope
-// must be rolled back although its function returned nil, or else nil.
+// end ends a scope after its function returned, so that nothing can use it any more. If the scope must be rolled back
+// although its function returned nil, end returns the reason.
 func (s *scope) end() error {
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
@@ -165,13 +165,13 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 	return nil
 }
 
-// InTxHere is InTx for user code, which may have got the context from another goroutine.
+// InTxHere runs InTx for user code, which may have got the context from another goroutine.
 func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
 	if outer := scopeFrom(ctx); outer != nil {
 		if Elsewhere(ctx) {
 			return outer.use(func() error { return errElsewhere })
 		}
-		// Now, because the nested InTx would hide the rest of the stack.
+		// Check it here, because the nested InTx would hide the rest of the stack.
 		if err := outer.use(outer.watched); err != nil {
 			return err
 		}
@@ -179,8 +179,8 @@ func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return InTx(ctx, db, opts, fn)
 }
 
-// Elsewhere reports whether the transaction of ctx belongs to an InTx in another goroutine, which may have published
-// the message that is handled with ctx here, within the process.
+// Elsewhere reports whether the transaction of ctx belongs to an InTx in another goroutine, which may have published,
+// within the process, the message that is handled here.
 func Elsewhere(ctx context.Context) bool {
 	s := scopeFrom(ctx)
 	return s != nil && s.tx.ours && !here()
@@ -191,7 +191,7 @@ func Elsewhere(ctx context.Context) bool {
 var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
 
 // OnUnfinished registers fn to be called if the function of the transaction, or savepoint, in ctx never returns because
-// it panics or calls runtime.Goexit. The error wraps drive.ErrTxEnded if the function had ended the transaction before.
+// it panics or calls runtime.Goexit. The error wraps drive.ErrTxEnded if the function had ended the transaction.
 func OnUnfinished(ctx context.Context, fn func(err error)) {
 	if s := scopeFrom(ctx); s != nil {
 		s.tx.mu.Lock()
@@ -218,7 +218,7 @@ func (s *scope) watched() error {
 	return s.onUse()
 }
 
-// abandon handles a function that never returned: the error has no caller to go to.
+// abandon handles a function that never returned: no caller gets the error.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
 		// Cause: the function ended the transaction, then panicked or called Goexit.
@@ -273,7 +273,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 	if err != nil {
 		return rollback(ctx, own, err)
 	}
-	if s.tx.idle && s.tx.uses == 1 { // no function has the transaction any more, so no lock is needed
+	if s.tx.idle && s.tx.uses == 1 { // no function holds the transaction any more, so no lock is needed
 		_ = own.Rollback(ctx) // if this fails, the server rolls back
 		return nil
 	}
@@ -289,7 +289,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 	return nil
 }
 
-// rollback returns err, joined with any error of its own.
+// rollback returns err, joined with any error of ROLLBACK.
 func rollback(ctx context.Context, own drive.OwnTx, err error) error {
 	if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // its writes may be committed
 		err = errors.Join(err, drive.ErrTxEnded)
@@ -300,7 +300,7 @@ func rollback(ctx context.Context, own drive.OwnTx, err error) error {
 	return err
 }
 
-// Transact runs fn in a separate READ COMMITTED transaction that no context carries, and commits it if fn returns nil.
+// Transact runs fn in a READ COMMITTED transaction that no context carries, and commits it if fn returns nil.
 func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error {
 	if err := db.Check(); err != nil {
 		return err

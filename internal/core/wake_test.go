@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// notedPool records notifications to other processes: with a COMMIT, or alone.
+// notedPool records notifications to other processes, sent with a COMMIT or alone.
 type notedPool struct {
 	drive.Pool
 	takesHints bool

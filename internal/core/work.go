@@ -10,12 +10,12 @@ import (
 // ErrLeaseLost is queue.ErrLeaseLost.
 var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to another")
 
-// ErrNotBegun means that a handler was not called, for lack of a transaction. The message is not at fault.
+// ErrNotBegun means that a handler was not called for lack of a transaction. The message is not at fault.
 // Cause: the pool is full, or the database.
 // Cure: raise pool_max_conns or lower Concurrency.
 var ErrNotBegun = errors.New("no transaction for the handler")
 
-// ErrNoLetter means that a dying message stays alive because its dead letter could not be written.
+// ErrNoLetter means that a message is not marked dead because its dead letter could not be written.
 // Cause: the database, or no grant to insert into the outbox.
 // Cure: the message is retried.
 var ErrNoLetter = errors.New("dead letter not written")
@@ -25,7 +25,7 @@ var ErrNoLetter = errors.New("dead letter not written")
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. It returns false if we no longer own the message.
 	Ack(ctx context.Context) (bool, error)
-	// AckAll is Ack for this message and others of the same owner. It returns the messages that it marked done.
+	// AckAll marks this message and others of the same owner done, and returns those that it changed.
 	AckAll(ctx context.Context, others []Work) ([]Work, error)
 	// Unack reverts an Ack that a handler committed when it ended the transaction itself.
 	Unack(ctx context.Context) error
@@ -33,7 +33,7 @@ type Work interface {
 	Dead(ctx context.Context, reason string) (bool, error)
 	// Failed reports whether an attempt failed before.
 	Failed() bool
-	// Last reports whether this is the last attempt: a failure makes the message dead.
+	// Last reports whether this is the last attempt, whose failure makes the message dead.
 	Last() bool
 	// Note records why the attempt failed, because a nack carries no reason. ErrNotBegun and ErrNoLetter are not charged.
 	Note(err error)
@@ -42,7 +42,7 @@ type Work interface {
 type workKey struct{}
 
 // work marks the context of a message from a queue.Subscriber. In-process Pub/Subs pass contexts on, so it counts only
-// with the message for which it was set, and only for the first taker.
+// with the message for which it was set, and only for the first TakeWork.
 type work struct {
 	Work
 	msg *message.Message
@@ -53,8 +53,8 @@ func WithWork(ctx context.Context, msg *message.Message, w Work) context.Context
 	return context.WithValue(ctx, workKey{}, &work{w, msg})
 }
 
-// TakeWork returns the work of this very message, not of a copy, or nil; and the context of msg without the work, so
-// that the handler does not pass it on.
+// TakeWork returns the work of this message, or nil for a copy, and the context of msg without the work, so that the
+// handler does not pass it on.
 func TakeWork(msg *message.Message) (context.Context, Work) {
 	ctx := msg.Context()
 	w, _ := ctx.Value(workKey{}).(*work)

@@ -12,7 +12,7 @@ import (
 
 // write is a call of Publish or Capture.
 type write struct {
-	ctx     context.Context // for the observers
+	ctx     context.Context // for observers
 	db      *DB
 	topic   string
 	records []record
@@ -66,7 +66,7 @@ func (t *tx) insertInto(db *DB) string {
 // wrote records a transaction's writes to the tables of a handle.
 type wrote struct {
 	tables   Notification
-	notified bool // COMMIT carries its notification
+	notified bool // sent with COMMIT
 }
 
 func (t *tx) wroteTo(db *DB, n Notification) {
@@ -76,7 +76,7 @@ func (t *tx) wroteTo(db *DB, n Notification) {
 	t.wrote[db] = wrote{tables: t.wrote[db].tables.and(n)}
 }
 
-// notifications returns the statements that COMMIT carries to notify other processes.
+// notifications returns the statements, sent with COMMIT, that notify other processes.
 func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	if !own.Hints() {
 		return nil
@@ -94,7 +94,8 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 }
 
 // statements returns the statements that write waiting messages. Consecutive messages for the same table share a
-// statement, so the messages that a handler returned need only one even if they were captured in several calls.
+// statement, so the messages that a handler returned need only one statement even if they were captured in several
+// calls.
 func (t *tx) statements(waiting []write) []drive.Statement {
 	var list []drive.Statement
 	for len(waiting) > 0 {

@@ -33,7 +33,7 @@ func Collect(ctx context.Context, q Querier, scan func(Rows) error, query string
 	}
 	for rows.Next() {
 		if err := scan(rows); err != nil {
-			_ = rows.Close() // returns the same error, as below
+			_ = rows.Close() // returns the same error as Err below
 			return err
 		}
 	}
@@ -49,12 +49,13 @@ type Pool interface {
 	// ID is the same for everything that uses one pool, so that it can share transactions. It is comparable.
 	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
-	// Dedicated opens a connection that handlers cannot starve by using the whole pool: with pgx a new one with the pool's
-	// settings, with database/sql one taken out of the pool. It reconnects on its own. The returned function closes it.
+	// Dedicated opens a connection that remains available when handlers use the whole pool: with pgx a new one with the
+	// pool's settings, with database/sql one taken out of the pool. It reconnects on its own. The returned function closes
+	// it.
 	Dedicated(ctx context.Context) (Querier, func(), error)
 	// ReaderConn opens a connection for the few statements that run all the time. On a direct connection they are planned
-	// once, with indexes only, so that a plan made while the outbox was empty also suits a full one. Behind a pooler, and
-	// with database/sql, it returns the pool, which plans them each time, and a nil close function.
+	// once, with indexes only, so that a plan made while the outbox was empty also suits a full outbox. Behind a pooler,
+	// and with database/sql, it returns the pool, which plans them each time, and a nil close function.
 	ReaderConn(ctx context.Context) (Querier, func(), error)
 	// PlanCached returns the pool for statements that run all the time, and keeps their plans like ReaderConn. If
 	// ReaderConn returns the pool, so does PlanCached.
@@ -63,8 +64,8 @@ type Pool interface {
 	// until ctx ends or the connection breaks. It opens its own connection, which is never in a transaction. It returns
 	// the reason why it ended, or ErrNoListen.
 	Listen(ctx context.Context, channel string, fn func(payload string)) error
-	// Reset closes the connections as soon as they are idle, because their server is no longer a primary; new connections
-	// may reach another server. With database/sql it does nothing.
+	// Reset closes all connections once they are idle, because their server is no longer a primary; new connections may
+	// reach another server. With database/sql it does nothing.
 	Reset()
 }
 
@@ -73,9 +74,9 @@ type Counted interface{ Conns() Conns }
 
 // Conns are the connections of a pool.
 type Conns struct {
-	Max    int // of the pool; 0 = no limit
-	Needs  int // those that a forwarder uses concurrently
-	Beside int // those that it opens outside the pool
+	Max    int // size of the pool; 0 = no limit
+	Needs  int // of these, used by a forwarder concurrently
+	Beside int // opened by a forwarder outside the pool
 }
 
 // TxOptions are the settings of a transaction.
@@ -87,10 +88,10 @@ type TxOptions struct {
 // Tx is a transaction. One goroutine uses it at a time.
 type Tx interface {
 	Querier
-	// HandOut returns the pgx.Tx or *sql.Tx, for code that is not ours.
+	// HandOut returns the pgx.Tx or *sql.Tx for user code.
 	HandOut(ctx context.Context) (any, error)
-	// Mark makes Commit detect a transaction that was ended by SQL. It is called before a savepoint is set, because a
-	// rollback to the savepoint would undo a later mark.
+	// Mark makes Commit detect a transaction that was ended by SQL. Call it before setting a savepoint, because a rollback
+	// to the savepoint would undo a later mark.
 	Mark(ctx context.Context) error
 	// Marked reports whether statements in the transaction may use sqltext.InsertMarked.
 	Marked() bool
@@ -114,8 +115,8 @@ type OwnTx interface {
 	// Hints reports whether Commit accepts hints.
 	Hints() bool
 	Rollback(ctx context.Context) error
-	// Ended reports before Rollback whether the transaction was already ended, and so may have been committed, even if
-	// another one was begun since. It cannot detect that if a statement failed in the other one, or with database/sql
+	// Ended reports before Rollback whether the transaction has already ended, and so may have been committed, even if
+	// another one has begun since. It cannot detect that if a statement failed in the other one, or with database/sql
 	// after ctx has ended.
 	Ended(ctx context.Context) bool
 }

@@ -57,9 +57,8 @@ func Checked(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrTxEnded, err)
 }
 
-// endsConnection reports whether an error of the server leaves the state of the transaction unknown: after FATAL and
-// PANIC, whatever the SQLSTATE, and after an SQLSTATE with the same meaning. A PANIC of COMMIT may come after its
-// record was written, and recovery may then commit it.
+// endsConnection reports whether an error of the server leaves the state of the transaction unknown: FATAL, PANIC, or
+// an SQLSTATE with the same meaning. COMMIT may PANIC after its record was written, and recovery may then commit it.
 func endsConnection(err error) bool {
 	switch severity(err) {
 	case "FATAL", "PANIC":
@@ -103,8 +102,8 @@ const rowsOpen = "the rows of a query in this transaction are still open: read t
 // Cure: read rows to the end or close them before the next statement.
 var errRowsOpen = errors.New("outbox: " + rowsOpen)
 
-// explainBusy adds which rows to close if a connection still has unread results. pgx and lib/pq show that only in their
-// texts; pgx's driver for database/sql reports a lost connection with the same text.
+// explainBusy adds which rows to close if a connection still has unread results. Only the texts of pgx and lib/pq show
+// that; pgx's driver for database/sql reports a lost connection with the same text.
 func explainBusy(err error) error {
 	switch {
 	case err == nil:

@@ -10,7 +10,7 @@ import (
 // JoinPgx returns a Tx for a transaction that the caller began and will commit.
 func JoinPgx(tx pgx.Tx) Tx { return foreignPgxTx{tx} }
 
-// JoinSQL is JoinPgx for database/sql.
+// JoinSQL returns a Tx for a database/sql transaction that the caller began and will commit.
 func JoinSQL(tx *sql.Tx) Tx { return foreignSQLTx{&sqlTx{tx: tx}} }
 
 // foreignPgxTx is a pgx.Tx that the caller began and will commit.

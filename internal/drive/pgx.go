@@ -15,7 +15,7 @@ import (
 type pgxPool struct {
 	pool  *pgxpool.Pool
 	mode  []any         // how statements outside transactions are sent
-	whose *atomic.Int32 // whether its connections are direct or a pooler's
+	whose *atomic.Int32 // whether connections lead to the server directly or to a pooler
 }
 
 // planEachTime makes Postgres plan a statement each time it runs. A plan kept from a time when the outbox was empty
@@ -33,7 +33,7 @@ func newPgxPool(pool *pgxpool.Pool) pgxPool {
 		// The other modes already do so, and were chosen for a reason.
 	case cfg.DescriptionCacheCapacity > 0:
 		p.mode = planEachTime
-	default: // without that cache pgx rejects the other mode
+	default: // without that cache pgx refuses the other mode
 		p.mode = []any{pgx.QueryExecModeExec}
 	}
 	return p
@@ -77,7 +77,7 @@ func (r poolRows) Close() error {
 	return err
 }
 
-// notice replaces the connections if one of them leads to a read-only server.
+// notice resets the pool if a connection leads to a read-only server.
 func (p pgxPool) notice(err error) {
 	if text.SQLState(err) == ReadOnlyServer {
 		p.Reset()
@@ -121,7 +121,7 @@ func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
 
 func (p pgxPool) Reset() { p.pool.Reset() }
 
-// keepIdle keeps the server from ending our session, which only listens. The setting exists since version 14.
+// keepIdle keeps the server from ending our session, which only listens. The setting exists since PostgreSQL 14.
 const keepIdle = `select set_config('idle_session_timeout', '0', false) ` +
 	`where current_setting('idle_session_timeout', true) <> '0'`
 

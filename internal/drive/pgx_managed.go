@@ -13,7 +13,7 @@ import (
 // connection by then.
 type managedTx struct {
 	tx     *pgxTx
-	nested *nested // nil for the transaction itself
+	nested *nested // nil for the transaction itself, not a savepoint
 }
 
 // nested is a savepoint, made by Begin of a managedTx.
@@ -84,8 +84,8 @@ func (m managedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRes
 	return m.tx.conn.SendBatch(ctx, batch)
 }
 
-// LargeObjects needs a transaction made by pgx. It makes one by telling pgx that the current transaction has just
-// begun, without touching it. It ends with ours.
+// LargeObjects needs a transaction made by pgx. It makes one by pretending to pgx that the current transaction has just
+// begun. It ends with ours.
 func (m managedTx) LargeObjects() pgx.LargeObjects {
 	if m.usable() == nil && m.tx.large == nil {
 		m.tx.large, _ = m.tx.conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "select"})
@@ -139,5 +139,5 @@ func (m managedTx) Conn() *pgx.Conn {
 	return m.tx.conn.Conn()
 }
 
-// failed returns the result that pgx returns with an error: closed rows that have the error.
+// failed returns rows as pgx returns them with an error: closed, and with the error.
 func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Batch{}, err) }

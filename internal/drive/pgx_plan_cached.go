@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// indexesOnlyNow is indexesOnly for the next statement alone: without BEGIN, statements that are sent together are one
-// transaction, and the settings end with it.
+// indexesOnlyNow sets indexesOnly for the next statement alone: without BEGIN, statements that are sent together are
+// one transaction, and the settings end with it.
 const indexesOnlyNow = `select set_config('plan_cache_mode', 'force_generic_plan', true),
 set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
 set_config('enable_sort', 'off', true), set_config('enable_indexscan', 'on', true),
@@ -62,8 +62,8 @@ func (k planCachedPgx) Query(ctx context.Context, query string, args ...any) (Ro
 	return k.send(ctx, conn, batch, 1)
 }
 
-// direct reports whether connections lead to the server itself. Behind a pooler a statement may reach a server that has
-// not prepared it.
+// direct reports whether connections lead to the server itself. Behind a pooler a statement may reach a session that
+// has not prepared it.
 func (k planCachedPgx) direct(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
 	if k.whose.Load() == unknown {
 		var pid uint32

@@ -8,15 +8,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// indexesOnly makes a cached plan right for any number of rows: its cost estimates do not matter if there is only one
-// plan to choose.
+// indexesOnly makes a cached plan right for any number of rows: cost estimates do not matter if only one plan is left.
 const indexesOnly = `set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;
 set enable_sort = off; set enable_indexscan = on; set enable_nestloop = on; set jit = off;
 set default_transaction_isolation = 'read committed';
 select set_config('client_encoding', 'UTF8', false)
 where current_setting('client_encoding') <> current_setting('server_encoding')`
 
-// readsApart returns false if the settings were chosen for a reason, such as a pooler.
+// readsApart returns false if the settings of the pool suggest a pooler.
 func (p pgxPool) readsApart() bool {
 	cfg := p.pool.Config().ConnConfig
 	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// send returns the rows of the statement that follows the first before statements of a batch.
+// send sends a batch and returns the rows of the statement that follows the first before statements.
 func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, before int) (Rows, error) {
 	r := &sentRows{pool: p, conn: conn, results: conn.SendBatch(ctx, batch)}
 	var err error
@@ -23,11 +23,11 @@ func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch,
 	return r, nil
 }
 
-// sentRows also end the batch that they belong to.
+// sentRows also ends its batch when it is closed.
 type sentRows struct {
 	pgx.Rows
 	pool    pgxPool
-	conn    *pgxpool.Conn // nil = it was released
+	conn    *pgxpool.Conn // nil once it was released
 	results pgx.BatchResults
 	ctx     context.Context
 	err     error
@@ -36,7 +36,7 @@ type sentRows struct {
 func (r *sentRows) Next() bool {
 	more := r.Rows.Next()
 	if !more {
-		_ = r.Close() // Err returns it
+		_ = r.Close() // Err returns the error
 	}
 	return more
 }

@@ -44,11 +44,11 @@ type pgxTx struct {
 	mode     []any // how statements outside transactions are sent
 	begun    bool
 	ended    bool
-	handed   bool  // to the user's code
-	startErr error // why BEGIN failed
+	handed   bool  // for user code
+	startErr error // the error of BEGIN
 
 	userSavepoints userSavepoints
-	large          pgx.Tx // the transaction for LargeObjects
+	large          pgx.Tx // for LargeObjects
 }
 
 func (t *pgxTx) start(ctx context.Context) error {
@@ -75,7 +75,7 @@ func (t *pgxTx) HandOut(ctx context.Context) (any, error) {
 	return managedTx{tx: t}, nil
 }
 
-func (t *pgxTx) Mark(context.Context) error { return nil } // comes with BEGIN
+func (t *pgxTx) Mark(context.Context) error { return nil } // sent together with BEGIN
 func (t *pgxTx) Marked() bool               { return t.begun }
 
 func (t *pgxTx) Later() bool { return !t.userSavepoints.maybe() }
@@ -137,7 +137,7 @@ func (t *pgxTx) QueryBeforeBegin(ctx context.Context, query string, args ...any)
 // notBegun makes the transaction unusable if the first statement was rejected before BEGIN ran: later statements would
 // commit on their own.
 func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
-	results.Close() // returns the same error
+	results.Close() // Err returns the same error
 	if t.conn.Conn().PgConn().TxStatus() == 'I' {
 		t.startErr = err
 	}
@@ -174,8 +174,8 @@ func (t *pgxTx) Commit(ctx context.Context, pending, hints []Statement) error {
 	return t.pipelineCommit(ctx, pending, hints)
 }
 
-// checkOpen detects a handler that sent COMMIT or ROLLBACK as plain SQL, and one that continued after an error: COMMIT
-// would roll back.
+// checkOpen detects a handler that sent COMMIT or ROLLBACK as plain SQL, or that continued after an error, so that
+// COMMIT would roll back.
 func (t *pgxTx) checkOpen() error {
 	conn := t.conn.Conn()
 	switch {
@@ -211,12 +211,12 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	results := t.conn.SendBatch(ctx, batch)
 	for range before {
 		if _, err := results.Exec(); err != nil {
-			results.Close() // returns the same error
+			results.Close() // Err returns the same error
 			return errors.Join(commitError(Checked(ctx, err)), t.Rollback(ctx))
 		}
 	}
 	tag, err := results.Exec()
-	results.Close() // after the reply to COMMIT nothing can change the outcome
+	results.Close() // nothing can change the outcome after the reply to COMMIT
 	if err != nil {
 		return errors.Join(commitError(err), t.Rollback(ctx))
 	}
@@ -233,13 +233,13 @@ func commitError(err error) error {
 	case errors.Is(err, ErrTxEnded), errors.Is(err, errAborted):
 		return err
 	case text.SQLState(err) != "":
-		// An ERROR rolled the transaction back. An error that ends the connection may have come after the commit, even as the
-		// reply to a statement before COMMIT: a pooler replies in place of a server that it lost.
+		// An ERROR rolled the transaction back. An error that ends the connection may follow the commit, even as the reply to
+		// a statement before COMMIT: a pooler replies in place of a server that it lost.
 		if !endsConnection(err) {
 			return err
 		}
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
-		return err // nothing was sent; pgx also returns true for a connection that broke while the reply was read
+		return err // nothing was sent; but pgx also returns true for a connection that broke while reading the reply
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
@@ -292,7 +292,7 @@ func (r pgxRows) Close() error {
 	return r.Rows.Err()
 }
 
-// batchRows also ends the batch that its rows belong to.
+// batchRows also ends its batch when it is closed.
 type batchRows struct {
 	pgxRows
 	results pgx.BatchResults

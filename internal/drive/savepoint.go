@@ -9,15 +9,15 @@ import (
 // savepoints counts the savepoints of this process.
 var savepoints atomic.Int64
 
-// NextSavepoint returns a unique name for each savepoint, because code that joined a native transaction does not know
-// which savepoints exist in it.
+// NextSavepoint returns a unique name, because code that joined a native transaction does not know which savepoints
+// exist in it.
 func NextSavepoint() string { return fmt.Sprintf("outbox_%d", savepoints.Add(1)) }
 
-// userSavepoints tracks savepoints of the user's code. Messages captured after one must be undone with it, so they
-// cannot wait for COMMIT.
+// userSavepoints tracks savepoints of user code. Messages captured after one must be undone with it, so they cannot
+// wait for COMMIT.
 type userSavepoints struct {
 	open   int  // by Begin of a managedTx
-	unseen bool // set by plain SQL, or otherwise invisible: the number of open ones is unknown
+	unseen bool // set by plain SQL, or otherwise unknown: the number of open ones cannot be known
 }
 
 func (u *userSavepoints) maybe() bool { return u.unseen || u.open > 0 }

@@ -19,12 +19,12 @@ func NewSQL(db *sql.DB) Pool { return newSQLPool(db) }
 func newSQLPool(db *sql.DB) sqlPool {
 	b := sqlPool{db: db}
 	if _, ok := db.Driver().(*stdlib.Driver); ok {
-		b.mode = planEachTime // other drivers do not keep plans, and do not know pgx's modes
+		b.mode = planEachTime // other drivers do not keep plans and have no such modes
 	}
 	return b
 }
 
-// execQuerier is what *sql.DB, *sql.Conn and *sql.Tx have in common.
+// execQuerier is implemented by *sql.DB, *sql.Conn and *sql.Tx.
 type execQuerier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

@@ -30,8 +30,8 @@ func (c *sqlConn) get(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// dropped closes a connection after an error without SQLSTATE, or after one that shows that it leads to a standby, so
-// that the next call opens another.
+// dropped closes a connection after an error that has no SQLSTATE or shows that it leads to a standby, so that the next
+// call opens another.
 func (c *sqlConn) dropped(err error) error {
 	state := text.SQLState(err)
 	if err != nil && (state == "" || state == ReadOnlyServer || endsConnection(err) || errors.Is(err, driver.ErrBadConn)) {

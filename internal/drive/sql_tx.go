@@ -17,12 +17,12 @@ import (
 type sqlTx struct {
 	tx      *sql.Tx
 	hasMark bool
-	failed  bool // a statement of ours failed: the transaction may be aborted
+	failed  bool // one of our statements failed: the transaction may be aborted
 }
 
 func (t *sqlTx) HandOut(ctx context.Context) (any, error) { return t.tx, t.Mark(ctx) }
 
-// Mark is not part of BEGIN, because it is a round trip, and a transaction that is never handed out does not need it.
+// Mark is not part of BEGIN, because it costs a round trip, which a transaction that is never handed out does not need.
 func (t *sqlTx) Mark(ctx context.Context) error {
 	if t.hasMark {
 		return nil
@@ -34,7 +34,7 @@ func (t *sqlTx) Mark(ctx context.Context) error {
 
 func (t *sqlTx) Marked() bool { return t.hasMark }
 
-// Later: waiting gains nothing, and a savepoint of the user would be invisible.
+// Later returns false: waiting gains nothing, and a savepoint of the user would be invisible.
 func (t *sqlTx) Later() bool { return false }
 
 func (t *sqlTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
@@ -49,12 +49,12 @@ func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 	return rows, explainBusy(err)
 }
 
-// Hints: database/sql returns the connection to the pool at COMMIT.
+// Hints returns false: database/sql returns the connection to the pool at COMMIT.
 func (t *sqlTx) Hints() bool { return false }
 
 func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // no statement is pending
 	if err := t.checkOpen(ctx); err != nil {
-		_ = t.Rollback(ctx) // a driver may complain that there is no transaction
+		_ = t.Rollback(ctx) // a driver may complain about a missing transaction
 		return err
 	}
 	return sqlCommitError(ctx, t.tx.Commit())
@@ -69,7 +69,7 @@ func sqlCommitError(ctx context.Context, err error) error {
 		return Checked(ctx, err)
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return err
-	case err == context.DeadlineExceeded: // the bare error comes from before anything was sent
+	case err == context.DeadlineExceeded: // the bare error means that nothing was sent
 		return err
 	case text.SQLState(err) != "" && !endsConnection(err):
 		return err

@@ -28,10 +28,10 @@ type pqError struct{ Code, Severity string }
 func (e *pqError) Error() string    { return e.Code }
 func (e *pqError) SQLState() string { return e.Code }
 
-// fakeServer is a server behind database/sql that accepts every statement, unless answer returns something else.
+// fakeServer is a server behind database/sql that accepts every statement, unless reply returns something else.
 type fakeServer struct {
 	opened int
-	answer func(conn int, query string) error
+	reply  func(conn int, query string) error
 }
 
 func (s *fakeServer) Connect(context.Context) (driver.Conn, error) {
@@ -58,8 +58,8 @@ func (c *fakeConn) Begin() (driver.Tx, error)           { return c, nil }
 func (c *fakeConn) Commit() error                       { return nil }
 func (c *fakeConn) Rollback() error                     { return nil }
 func (c *fakeConn) ExecContext(_ context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
-	if c.server.answer != nil {
-		if err := c.server.answer(c.number, query); err != nil {
+	if c.server.reply != nil {
+		if err := c.server.reply(c.number, query); err != nil {
 			return nil, err
 		}
 	}
@@ -81,7 +81,7 @@ func TestCommitErrors(t *testing.T) {
 	timeout := fmt.Errorf("timeout: %w", context.DeadlineExceeded)
 	for _, test := range []struct {
 		err      error
-		pgx, sql bool // whether the outcome is unknown
+		pgx, sql bool // the outcome is unknown
 	}{
 		{&pgconn.PgError{Code: "23505"}, false, false},
 		{&pgconn.PgError{Code: "40001"}, false, false},
@@ -100,7 +100,7 @@ func TestCommitErrors(t *testing.T) {
 		{driver.ErrBadConn, true, true},
 		{timeout, true, true},
 		{context.Canceled, true, true},
-		{context.DeadlineExceeded, true, false}, // database/sql itself returns this before anything is sent
+		{context.DeadlineExceeded, true, false}, // database/sql itself returns it before anything is sent
 	} {
 		if got := errors.Is(commitError(test.err), ErrCommitUnknown); got != test.pgx {
 			t.Errorf("pgx: %v: unknown is %v", test.err, got)
@@ -115,7 +115,7 @@ func TestCommitErrors(t *testing.T) {
 }
 
 func TestLeaseConnectionLeavesAStandby(t *testing.T) {
-	server := &fakeServer{answer: func(conn int, _ string) error {
+	server := &fakeServer{reply: func(conn int, _ string) error {
 		if conn == 1 {
 			return stateError(ReadOnlyServer)
 		}

@@ -1,4 +1,5 @@
-// Package header encodes metadata as headers of a broker that does not allow their names, or obeys them as commands.
+// Package header encodes metadata as headers of a broker that does not allow their names or would obey them as
+// commands.
 package header
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// mark is the prefix of a header name that contains a metadata key, encoded as in the query of a URL.
+// mark is the prefix of a header name that contains a metadata key in URL query encoding.
 const mark = "%"
 
 // IsMarked reports whether a key looks like an encoded one, and so must be encoded itself.
@@ -22,7 +23,7 @@ func IsMarked(key string) bool { return strings.HasPrefix(key, mark) }
 // Encode returns the name of the header for any key: letters, digits and "%+-._~".
 func Encode(key string) string { return mark + url.QueryEscape(key) }
 
-// EncodeValue returns a header for a key whose value cannot be a header's value. Its name differs from all names of
+// EncodeValue returns a header for metadata whose value cannot be a header value. Its name differs from all names of
 // Encode, which escapes "*".
 func EncodeValue(key, value string) (name, encoded string) {
 	return Encode(key) + "*", url.QueryEscape(value)
@@ -56,7 +57,7 @@ func Decode(metadata message.Metadata) {
 	maps.Copy(metadata, decoded)
 }
 
-// Set adds a header to the application's headers, see core.MetadataHeaders.
+// Set adds a header to the application's headers; see core.MetadataHeaders.
 func Set(msg *message.Message, name, value string) {
 	asked, _ := parse(msg.Metadata[core.MetadataHeaders])
 	if asked == nil {
@@ -93,8 +94,8 @@ func parse(text string) (asked map[string]string, err error) {
 	return asked, err
 }
 
-// Rename returns a copy of a message with renamed metadata keys, without those whose new key is empty; or the message
-// itself if no key changes.
+// Rename returns a copy of a message with renamed metadata keys, or the message itself if no key changes. Keys renamed
+// to "" are removed.
 func Rename(msg *message.Message, rename func(key string) string) *message.Message {
 	same := true
 	for key := range msg.Metadata {

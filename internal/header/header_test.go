@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestAnyKeysComeBack: any set of keys, with encoded ones and ones that look encoded, gets distinct names and is
+// TestAnyKeysComeBack: any set of keys, including encoded keys and keys that look encoded, gets distinct names and is
 // restored.
 func TestAnyKeysComeBack(t *testing.T) {
 	t.Parallel()
@@ -19,7 +19,7 @@ func TestAnyKeysComeBack(t *testing.T) {
 		"", " ", "a b", "a+b", "%", "%%", "%a", "%%25a", "%%2525a", "größe", "\x00", "\xff", "a:b", "=", "%zz", "%+",
 		"Nats-TTL", "%Nats-TTL",
 	}
-	for _, all := range []bool{true, false} { // or only those that must be encoded
+	for _, all := range []bool{true, false} { // or only the keys that must be encoded
 		want, sent := message.Metadata{}, message.Metadata{}
 		for _, key := range keys {
 			name := key

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
-// note remembers a partition while it is paused behind a message that keeps failing, or by handlers that hang.
+// note records a partition while it is paused because a message keeps failing or handlers hang.
 func (r *Reports) note(state meter.PartitionState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

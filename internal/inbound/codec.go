@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// Codec is the user's code for the records of a broker. Its methods recover from that code's panics.
+// Codec is user code for the records of a broker. Its methods recover panics of that code.
 type Codec[R any] struct {
 	Key       func(R) []byte
 	Unmarshal func(R) (*message.Message, error)

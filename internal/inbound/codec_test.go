@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// TestCodecSurvivesTheUsersCode: the user's code panics or returns nothing.
+// TestCodecSurvivesTheUsersCode: user code panics or returns nothing.
 func TestCodecSurvivesTheUsersCode(t *testing.T) {
 	c := Codec[int]{
 		Key:       func(int) []byte { panic("no") },

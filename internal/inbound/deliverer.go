@@ -19,7 +19,7 @@ import (
 type Verdict int
 
 const (
-	Withdrawn Verdict = iota // not delivered, or its ack is no longer awaited
+	Withdrawn Verdict = iota // not delivered, or abandoned before its ack
 	Acked
 	Nacked
 )
@@ -50,21 +50,21 @@ func (o *Deliverer[R]) Messages() chan *message.Message { return o.messages }
 
 // Delivery is a delivery of a record.
 type Delivery[R any] struct {
-	Record   R               // a copy, so that changes by a handler are not delivered again
+	Record   R               // a copy, so that a handler's changes are not delivered again
 	Unkeyed  bool            // Key panicked
 	Context  context.Context // of the message
 	Logger   watermill.LoggerAdapter
 	From     core.Consumed
 	Position watermill.LogFields
-	// Stopping is closed when nothing more is delivered, Abandoned when acks are no longer awaited. nil means never.
+	// Stopping is closed when nothing more may be delivered, Abandoned when acks are no longer awaited. nil means never.
 	Stopping, Abandoned <-chan struct{}
 }
 
 // Outcome is the outcome of a delivery.
 type Outcome struct {
 	Verdict Verdict
-	Later   time.Duration // wait of the key that the handler requests after a nack; 0 = unspecified
-	Cause   error         // of a nack, if known
+	Later   time.Duration // wait of the key that the handler requested after a nack; 0 = none
+	Cause   error         // reason of a nack, if known
 }
 
 // Deliver delivers a message and waits for its ack.
@@ -108,9 +108,9 @@ func (o *Deliverer[R]) Deliver(d Delivery[R]) Outcome {
 	}
 }
 
-// offer waits until a handler takes the message, and reports whether one did. No handler may take it after stopping,
-// which may be closed while the Unmarshaler is running, or after the end of the subscription, which a reader that hangs
-// in Key does not notice.
+// offer waits until a handler takes the message, and reports whether one did. No handler may take it after stopping is
+// closed, even while the Unmarshaler is running, or after the end of the subscription, which a reader that hangs in Key
+// does not notice.
 func (o *Deliverer[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
 	if !o.begin() {
 		return false
@@ -131,7 +131,7 @@ func (o *Deliverer[R]) offer(msg *message.Message, stopping <-chan struct{}) boo
 }
 
 // begin reports whether a message may be offered; then offering.Done must be called after the offer. It does not cover
-// the whole delivery: a delivery that hangs in the Unmarshaler would hang Close.
+// the whole delivery: otherwise an Unmarshaler that hangs would hang Close.
 func (o *Deliverer[R]) begin() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -151,10 +151,10 @@ func (o *Deliverer[R]) Close() {
 }
 
 // unreadable reports a message that reaches no handler. A decoder's error may quote the input.
-func (o *Deliverer[R]) unreadable(d Delivery[R], what string, err error, tell func(error, watermill.LogFields)) {
+func (o *Deliverer[R]) unreadable(d Delivery[R], what string, err error, log func(error, watermill.LogFields)) {
 	err = errors.New(text.WithoutQuotes(err))
 	if o.lines.Allow(what) {
-		tell(err, d.Position)
+		log(err, d.Position)
 		return
 	}
 	d.Logger.Debug("message still cannot be read",

@@ -12,16 +12,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// hungAfter is how long nothing may be read and no handler may return before handlers count as hung.
+// Handlers count as hung when for hungAfter the source was paused and no handler returned.
 const hungAfter = 5 * time.Minute
 
-// Pause records how long a source has not been read. The goroutine that reads the source owns it.
+// Pause records how long a source has been paused. The goroutine that reads the source owns it.
 type Pause struct {
 	Since   time.Time // zero = it is being read
 	Settled time.Time // when the last delivery ended; zero = never
 }
 
-// Reason returns why the source is paused. full means that MaxAhead messages, not MaxBytes, are in memory.
+// Reason returns why the source is paused. full means that it is because of MaxAhead, not MaxBytes.
 func Reason[T any](p Pause, w *keyed.Window[T], full bool) meter.PauseReason {
 	idle := p.Since
 	if p.Settled.After(idle) {
@@ -57,8 +57,8 @@ func lastFailure(failures int, cause error) error {
 }
 
 // Describe fills in a source's state from its window; cause returns the last error of a record. Once a minute it logs
-// that the source is paused behind a message that keeps failing, or by handlers that never return. position is the name
-// of a position in the log.
+// that the source is paused because a message keeps failing or handlers never return. position is the name of a
+// position in the log.
 func Describe[T any](
 	state meter.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool,
 	position string,

@@ -28,7 +28,7 @@ type Reports struct {
 	logger watermill.LoggerAdapter
 
 	mu      sync.Mutex
-	blocked map[string]facts.Partition // guarded by mu; nil = it has ended
+	blocked map[string]facts.Partition // nil after the end; guarded by mu
 }
 
 // NewReports uses the observers that are PartitionObservers. Stop must be called.
@@ -52,12 +52,12 @@ func (r *Reports) run() {
 	for {
 		select {
 		case state := <-r.queue:
-			r.tell(state)
+			r.report(state)
 		case <-r.over:
 			for {
 				select {
 				case state := <-r.queue:
-					r.tell(state)
+					r.report(state)
 				default:
 					return
 				}
@@ -66,7 +66,7 @@ func (r *Reports) run() {
 	}
 }
 
-func (r *Reports) tell(state meter.PartitionState) {
+func (r *Reports) report(state meter.PartitionState) {
 	for _, to := range r.to {
 		func() {
 			defer func() {
@@ -86,7 +86,7 @@ func (r *Reports) tell(state meter.PartitionState) {
 // Wanted reports whether there is an observer.
 func (r *Reports) Wanted() bool { return len(r.to) > 0 }
 
-// Post drops a report if too many wait: the next one follows a second later.
+// Post drops a report if too many wait, because the next one follows a second later.
 func (r *Reports) Post(state meter.PartitionState) {
 	r.note(state)
 	if !r.Wanted() {

@@ -23,7 +23,7 @@ type Topics struct {
 	topics map[string]context.Context
 }
 
-// NewTopics returns the topics of a broker, whose name is the prefix of errors. identity is the field that
+// NewTopics returns the topics of a broker, whose name is the prefix of errors. identity names the config field that
 // distinguishes handlers.
 func NewTopics(broker, identity string) *Topics {
 	t := &Topics{broker: broker, identity: identity, topics: map[string]context.Context{}}
@@ -31,8 +31,8 @@ func NewTopics(broker, identity string) *Topics {
 	return t
 }
 
-// Start calls begin to create a subscription, whose context ends with ctx and with Close, and runs the returned
-// function. It returns outbox.ErrClosed after Close, and an error while the topic has another subscription.
+// Start calls begin to create a subscription, whose context ends with ctx or Close, and runs the returned function. It
+// returns outbox.ErrClosed after Close, and an error while the topic has another subscription.
 func (t *Topics) Start(ctx context.Context, topic string, begin func(context.Context) (run func(), err error)) error {
 	if topic == "" {
 		return errors.New(t.broker + ": the topic is empty")

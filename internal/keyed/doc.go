@@ -1,7 +1,7 @@
 // Package keyed decides which messages of one source (a Kafka partition, a JetStream consumer) may be handled now:
 // messages of a key one after another, different keys concurrently. A failed message blocks only its key.
 //
-// It has no clock, broker or message, only positions, keys and sizes. One goroutine owns a Window. It calls Add for
+// It knows no clock, broker or message, only positions, keys and sizes. One goroutine owns a Window. It calls Add for
 // messages read, Start to deliver one, and Done or Hold for its outcome:
 //
 //	Add --> behind others of its key --head of its key--> ready --Start--> running --Done--> the next of its key is ready
@@ -33,12 +33,12 @@
 // # Retries
 //
 // Messages that failed before are ready separately from the others, and Start returns one only if asked to. So the
-// owner can reserve some slots for messages that never failed: see [Retries]. Otherwise as many slow failing keys as
+// owner can reserve some slots for messages that never failed: see [Retries]. Otherwise as many slowly failing keys as
 // there are slots would stop all others.
 //
 // # Positions out of order
 //
 // A source may deliver a position below others that were added before, as JetStream does when it redelivers. Such a
 // message takes its place in its key by its position: before messages that wait or are held, but behind a running one.
-// The watermark may go back then. A position that is already in the window is not added.
+// Then the watermark may go back. A position that is already in the window is not added.
 package keyed

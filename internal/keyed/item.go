@@ -6,19 +6,19 @@ import "time"
 type Item[T any] struct {
 	Pos      int64
 	Value    T         // the zero value once it is done
-	Failures int       // in a row
-	Since    time.Time // of the first of them
+	Failures int       // failures in a row
+	Since    time.Time // time of the first of them
 
 	size          int64
 	older, newer  *Item[T]  // neighbours in the window, by position
-	chain         *chain[T] // nil = it is not ordered
-	next          *Item[T]  // of the chain
-	queue         *queue[T] // nil = running, done, or behind another of its key
-	at            int       // in the queue
+	chain         *chain[T] // nil if it is not ordered
+	next          *Item[T]  // neighbours in the chain
+	queue         *queue[T] // nil if running, done, or behind another message of its key
+	at            int       // index in the queue
 	due           time.Time
-	failing       int // index in Window.failing; -1 = not there
+	failing       int // index in Window.failing; -1 = not in it
 	running, done bool
-	deferred      bool // held although it did not fail
+	deferred      bool // held, although it did not fail
 }
 
 // Key returns the key of the message while it is not done; empty if it has none.
@@ -41,7 +41,7 @@ func (it *Item[T]) Behind(fn func(*Item[T])) {
 	}
 }
 
-// chain has the unfinished messages of a key, by position. Only its head is ready, held or running.
+// chain holds the unfinished messages of a key, by position. Only its head is ready, held or running.
 type chain[T any] struct {
 	key        string
 	head, tail *Item[T]
@@ -81,7 +81,7 @@ func (w *Window[T]) chain(it *Item[T], key []byte) {
 	}
 }
 
-// enqueueHead is enqueue for a head that was running. An older message that was added in the meantime takes its place.
+// enqueueHead enqueues a head that was running. An older message that was added meanwhile takes its place.
 func (w *Window[T]) enqueueHead(it *Item[T]) {
 	c := it.chain
 	if c == nil || it.next == nil || it.Pos < it.next.Pos {

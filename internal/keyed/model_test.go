@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 )
 
-// model represents a window as plain lists.
+// model represents a window by plain lists.
 type model struct {
 	from, high int64
 	all        []*entry // by position
@@ -102,7 +102,8 @@ func (m *model) check(w *keyed.Window[int64]) error {
 	return nil
 }
 
-// history drives a window and the model with numbers from next, each below its limit, and returns the first difference.
+// history drives a window and the model with numbers from next, each below its argument, and returns the first
+// difference.
 func history(next func(n int) int, disorder bool, steps int) error {
 	from := int64(next(9))
 	m := &model{from: from, high: from, limits: keyed.Limits{Records: 3 + next(40), Bytes: int64(10 + next(200))}}

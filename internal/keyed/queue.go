@@ -1,6 +1,6 @@
 package keyed
 
-// queue is a heap, of which each item knows its place.
+// queue is a heap whose items know their places.
 type queue[T any] struct {
 	items  []*Item[T]
 	before func(a, b *Item[T]) bool

@@ -13,12 +13,12 @@ func (w *Window[T]) Watermark() int64 {
 // Oldest returns the message at the watermark, or nil.
 func (w *Window[T]) Oldest() *Item[T] { return w.oldest }
 
-// Full reports whether no more should be read.
+// Full reports whether reading should stop.
 func (w *Window[T]) Full() bool {
 	return w.records >= w.limits.Records || w.limits.Bytes > 0 && w.bytes >= w.limits.Bytes
 }
 
-// HalfEmpty reports whether, after Full, enough messages are done to read on.
+// HalfEmpty reports whether, after Full, enough messages are done to resume reading.
 func (w *Window[T]) HalfEmpty() bool {
 	return w.records <= w.limits.Records/2 && (w.limits.Bytes == 0 || w.bytes <= w.limits.Bytes/2)
 }

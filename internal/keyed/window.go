@@ -7,27 +7,27 @@ import (
 
 // Limits are the limits of a Window, which Full reports.
 type Limits struct {
-	Records int   // above the watermark, done or not
-	Bytes   int64 // of unfinished messages; 0 = no limit
-	// Forget makes Records count, and the window keep, only unfinished messages: for a source that acknowledges messages
-	// one by one. Otherwise a message that fails for long would keep all messages that were done after it in memory.
+	Records int   // limit of messages above the watermark, done or not
+	Bytes   int64 // limit of the size of unfinished messages; 0 = no limit
+	// Forget makes the window count and keep only unfinished messages, for a source that acknowledges messages one by one.
+	// Otherwise a message that keeps failing would keep all messages that were done after it in memory.
 	Forget bool
 }
 
-// Retries returns how many of some slots may be used by messages that failed before: half of them, but at least one.
+// Retries returns how many of the slots may be used by messages that failed before: half of them, but at least one.
 func Retries(places int) int { return max(1, places/2) }
 
-// Window has the messages from the watermark on. Create it with New.
+// Window holds the messages from the watermark on. Create it with New.
 type Window[T any] struct {
 	limits         Limits
-	after          int64    // the position after the highest one added
-	oldest, newest *Item[T] // by position; the oldest is not done
+	after          int64    // the position after the highest position added
+	oldest, newest *Item[T] // by position; the oldest is unfinished
 	chains         map[string]*chain[T]
 	spare          *chain[T]
-	fresh, again   queue[T] // ready, by position: never failed, and failed
-	held           queue[T] // by due time
+	fresh, again   queue[T] // ready messages, by position: never failed, and failed
+	held           queue[T] // held messages, by due time
 	failing        []*Item[T]
-	records        int // from oldest to newest
+	records        int // failing messages, from oldest to newest
 	undone         int
 	bytes          int64
 }
@@ -43,7 +43,7 @@ func New[T any](limits Limits, from int64) *Window[T] {
 // Add adds a message. A message with an empty key is not ordered. It returns nil if the position is already in the
 // window.
 func (w *Window[T]) Add(pos int64, key []byte, size int, value T) *Item[T] {
-	at := w.newest // its predecessor
+	at := w.newest // before it in the window
 	for at != nil && at.Pos > pos {
 		at = at.older
 	}
@@ -64,7 +64,7 @@ func (w *Window[T]) Add(pos int64, key []byte, size int, value T) *Item[T] {
 	return it
 }
 
-// insert puts an item behind another one, or before all others if that is nil.
+// insert puts an item behind another, or before all others if that is nil.
 func (w *Window[T]) insert(it, at *Item[T]) {
 	it.older = at
 	if at == nil {
@@ -101,12 +101,13 @@ func (w *Window[T]) Due() (time.Time, bool) {
 	return w.held.items[0].due, true
 }
 
-// Ready reports whether a message that never failed is ready, and whether a failed one is.
+// Ready reports whether a message that never failed is ready, and whether a failed message is.
 func (w *Window[T]) Ready() (fresh, again bool) {
 	return len(w.fresh.items) > 0, len(w.again.items) > 0
 }
 
-// Start returns the oldest ready message, including failed ones only if again is true. It returns nil if there is none.
+// Start returns the oldest ready message, including failed ones only if again is true. It returns nil if no message is
+// ready.
 func (w *Window[T]) Start(again bool) *Item[T] {
 	from := &w.fresh
 	if again && len(w.again.items) > 0 && (len(from.items) == 0 || w.again.items[0].Pos < from.items[0].Pos) {
@@ -134,7 +135,7 @@ func (w *Window[T]) Hold(it *Item[T], now, due time.Time) {
 	w.enqueueHead(it)
 }
 
-// Defer is Hold for a message that did not fail, but cannot be handled before due.
+// Defer makes a running message and its key wait until due, without a failure.
 func (w *Window[T]) Defer(it *Item[T], due time.Time) {
 	it.running = false
 	it.due, it.deferred = due, true
@@ -149,7 +150,7 @@ func (w *Window[T]) Hurry(it *Item[T], now time.Time) {
 	}
 }
 
-// Done removes a running message, and makes the next of its key ready.
+// Done removes a running message, and makes the next message of its key ready.
 func (w *Window[T]) Done(it *Item[T]) {
 	var none T
 	it.running, it.done, it.Value = false, true, none

@@ -60,8 +60,8 @@ func (l *Life) Over() bool {
 // Done returns a channel that is closed at the end of the run.
 func (l *Life) Done() <-chan struct{} { return l.done }
 
-// While calls fn while run is running, and starts run for that time if it has not begun. It waits until run reports
-// that it is running, and returns the error of ctx or outbox.ErrClosed if that never happens.
+// While calls fn while run is running. If run has not begun, While runs it meanwhile. It waits until run reports that
+// it is running, and returns the error of ctx or outbox.ErrClosed if that never happens.
 func (l *Life) While(
 	ctx context.Context, run func(context.Context) error, running <-chan struct{}, fn func() error,
 ) error {
@@ -73,7 +73,7 @@ func (l *Life) While(
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = run(own) // another caller may be faster
+			_ = run(own) // a concurrent caller may be faster
 		}()
 		defer func() { cancel(); <-ended }()
 	}

@@ -1,4 +1,4 @@
-// Package meter has the observers of transactions, forwarders' statements and subscribers' partitions. Only
+// Package meter defines the observers of transactions, forwarders' statements and subscribers' partitions. Only
 // observe/prom uses them; package observe has the interfaces that users implement.
 package meter
 
@@ -10,7 +10,7 @@ import (
 // TxObserver observes transactions of InTx and middleware.Tx, without savepoints.
 type TxObserver interface {
 	TxStart(ctx context.Context, start TxStart) context.Context
-	// TxEnd is called also if the function panicked.
+	// TxEnd is also called if the function panicked.
 	TxEnd(ctx context.Context, end TxEnd)
 }
 
@@ -38,17 +38,17 @@ type PartitionObserver interface {
 type PartitionState struct {
 	Group, Topic string
 	Partition    int32
-	Owned        bool // false: it was revoked, and the fields below are zero
+	Owned        bool // false if it was revoked: the fields below are zero
 
 	// Lag is the number of offsets between the oldest unfinished message and the end of the partition, as of the last
-	// fetch, or of the last five seconds while the partition is paused.
+	// fetch, or at most 5 s ago while the partition is paused.
 	Lag     int64
 	Ahead   int // messages read beyond the oldest unfinished one, finished or not
 	Pending int // unfinished messages in memory
 	Running int // delivered and not acked
 
-	// BlockedKeys is the number of messages that failed and wait for another attempt, each blocking its key;
-	// OldestBlocked is the time for which the first of them has been failing.
+	// BlockedKeys is the number of messages that failed and wait for another attempt, each blocking its key; OldestBlocked
+	// is how long the first of them has been failing.
 	BlockedKeys   int
 	OldestBlocked time.Duration
 
@@ -56,11 +56,11 @@ type PartitionState struct {
 	PausedFor time.Duration
 }
 
-// PauseReason is the reason why a partition is not read. Values may be added.
+// PauseReason is the reason why a partition is not read. More may be added.
 type PauseReason string
 
 const (
-	PausedByBlockedKey PauseReason = "blocked key" // MaxAhead or MaxBytes is read beyond a message that keeps failing
+	PausedByBlockedKey PauseReason = "blocked key" // a message keeps failing, and MaxAhead or MaxBytes is read beyond it
 	PausedByHandlers   PauseReason = "handlers"    // MaxAhead is read, and the handlers are busy
 	PausedByBytes      PauseReason = "bytes"       // all partitions together have MaxBytes in memory
 	// like PausedByHandlers or PausedByBytes, and no handler has returned for five minutes
@@ -78,7 +78,7 @@ type ForwarderObserver interface {
 // ReadEnd is one read of the outbox.
 type ReadEnd struct {
 	DB, Scope string
-	Rows      int // not in memory before
+	Rows      int // not in memory before the read
 	Duration  time.Duration
 	Err       error // it will be retried
 }
@@ -86,7 +86,7 @@ type ReadEnd struct {
 // SettleEnd is one written batch of results.
 type SettleEnd struct {
 	DB, Scope          string
-	Done, Failed, Dead int // Dead counts among Failed
+	Done, Failed, Dead int // also counted in Failed
 	Duration           time.Duration
 	Err                error // all of it will be retried, and the counts are 0
 }

@@ -1,5 +1,5 @@
-// Package migrations holds the text of the migrations, numbered without gaps. A file NNNN_name.sql is run in a
-// transaction, together with its neighbours.
+// Package migrations holds the text of the migrations, numbered without gaps. A file NNNN_name.sql runs in a
+// transaction, together with the other pending files.
 package migrations
 
 import (
@@ -16,7 +16,7 @@ import (
 //go:embed *.sql
 var embedded embed.FS
 
-// FS has the files. Tests replace it with migrations that no release has.
+// FS holds the files. Tests replace it with migrations that no release has.
 var FS fs.FS = embedded
 
 // Migration is one file.
@@ -86,8 +86,8 @@ func (m Migration) Statements() []string {
 
 var checksums sync.Map // by text: each start and each run of Doctor needs all of them
 
-// Checksum distinguishes this migration from another one of its version. Comments, white space and the case of keywords
-// may change after a release.
+// Checksum distinguishes this migration from another one with its version. It ignores comments, white space and the
+// case of keywords, which may change after a release.
 func (m Migration) Checksum() string {
 	if known, ok := checksums.Load(m.Text); ok {
 		return known.(string)

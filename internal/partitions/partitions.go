@@ -15,20 +15,20 @@ import (
 
 // Partition is one partition.
 type Partition struct {
-	Name, SQL string   // SQL is its name with the schema, quoted
+	Name, SQL string   // schema-qualified name, quoted
 	Range              // unset for the default partition
-	Locked    bool     // another session holds an ACCESS EXCLUSIVE lock or waits for one; then Bytes and Total are 0
-	Bytes     int64    // of its rows, without indexes and large values
-	Total     int64    // bytes with its indexes and large values
+	Locked    bool     // another session holds or waits for an ACCESS EXCLUSIVE lock; then Bytes and Total are 0
+	Bytes     int64    // size of its rows, without indexes and TOAST
+	Total     int64    // size including indexes and TOAST
 	Options   []string // storage options: name=value
-	Split     bool     // it is partitioned itself, and Bytes does not count its rows
-	Logging   string   // statements that make it survive a crash of the server; "" = it does
+	Split     bool     // is partitioned itself, so that Bytes excludes its rows
+	Logging   string   // statements that make it crash-safe; "" = it is
 }
 
 // Is reports whether two partitions have the same name and range.
 func (p Partition) Is(o Partition) bool { return o.SQL == p.SQL && o.Range == p.Range }
 
-// Range is the ids from From on, below To.
+// Range is the ids from From to below To.
 type Range struct {
 	From, To int64 // math.MinInt64 and math.MaxInt64 = no bound
 }
@@ -36,9 +36,9 @@ type Range struct {
 // Set is an outbox with its partitions.
 type Set struct {
 	Partitioned bool
-	Schema      string // of the outbox, as SQL
-	Tablespace  string // of the outbox, as a clause of CREATE TABLE; "" = the database's
-	Owner, Role string // as SQL: the owner of the outbox, and the current role
+	Schema      string // of the outbox, in SQL
+	Tablespace  string // clause of CREATE TABLE for the outbox; "" = the default
+	Owner, Role string // in SQL: the owner of the outbox, and the current role
 	Owns        bool   // the role has the rights of the owner
 	Known       bool   // the role may read Last
 	Last        int64  // the last id of the sequence; 0 = none
@@ -47,7 +47,7 @@ type Set struct {
 }
 
 // Read reads the partitions of an outbox, sorted by their ranges. It returns an error of the database, or one that
-// names a partition whose bounds are not a range of ids. A missing table is not partitioned.
+// names a partition whose bounds are not a range of ids. A missing table counts as not partitioned.
 func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {
 	if err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Owns, &s.Known, &s.Last)
@@ -68,7 +68,7 @@ func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, er
 		case "DEFAULT":
 			s.Default = &p
 			return nil
-		case "": // dropped in the meantime
+		case "": // dropped meanwhile
 			return nil
 		}
 		if p.Range, err = parse(bounds); err != nil {
@@ -137,8 +137,8 @@ func (s Set) Above() []Partition {
 	return s.Partitions[n:]
 }
 
-// Ahead returns the number of partitions above the last id, or 0 if the default partition gets more ids than one of
-// them has before the first is reached, as after the sequence was set back.
+// Ahead returns the number of partitions above the last id, or 0 if the default partition would get more ids than one
+// of them has before the first is reached, as after the sequence was set back.
 func (s Set) Ahead() int {
 	above, next := s.Above(), s.Last+1
 	has := func(p Partition) bool { return p.From <= next && next < p.To }
@@ -156,8 +156,8 @@ func (s Set) End() int64 {
 	return 0
 }
 
-// Size returns the number of ids of the newest partition; 0 if there is none, or it has no end. A partition without a
-// beginning counts from 0.
+// Size returns the number of ids of the newest partition; 0 if no partition exists or the newest has no end. A
+// partition without a lower bound counts from 0.
 func (s Set) Size() int64 {
 	if s.End() == 0 || s.End() == math.MaxInt64 {
 		return 0

@@ -50,13 +50,13 @@ var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
 // Mark is the progress of claims. It is not safe for concurrent use, but scans may overlap. The zero value is the
 // beginning.
 type Mark struct {
-	// Overlap is the distance behind the last claimed row at which scans start while the mark is held.
+	// Overlap is how far behind the last claimed row scans start while the mark is held.
 	Overlap Position
 	// Low is where most full scans start: at some time all rows before it were settled or dead. The zero Position is the
 	// beginning.
 	Low Position
 
-	exact Position // no row is left up to here, except rows that were locked when passed and released later
+	exact Position // no row is left up to here, except rows that were locked when read and released later
 	fast  Position // where scans start: exact, or beyond it while that is held
 	drawn Position // positions up to here had been assigned when the last scan ended
 	xmin  int64    // the highest xmin of a snapshot so far
@@ -65,44 +65,44 @@ type Mark struct {
 	number int64
 	since  time.Time
 
-	walk walk // a scan that continues where its last page ended
-	tail bool // the next scan is at the mark, between two pages of a full one
+	paged pagedScan // a scan that continues at the end of its last page
+	tail  bool      // the next scan starts at the mark, between two pages of a full one
 
 	fullAt time.Time     // when the next full scan is due
 	usual  time.Duration // duration of a scan that is not full
-	excess time.Duration // extra time of a full scan
+	excess time.Duration // extra time of the last full scan
 
 	wholeAt time.Time     // when a full scan will start at the beginning
-	whole   time.Duration // extra time of the last of these
+	whole   time.Duration // extra time of the last such scan
 }
 
-// walk is a scan in several statements that counts as one, with the start of the first of them.
-type walk struct {
+// pagedScan is a scan in several statements that counts as one, with the start of the first.
+type pagedScan struct {
 	on   bool
-	at   Position // the end of the last page
-	of   Scan     // the first page
+	at   Position // end of the last page
+	of   Scan     // when the first page began
 	xmin int64    // xmin of the first page
 	took time.Duration
 }
 
 // Scan is one statement that claims.
 type Scan struct {
-	From  Position // exclusive
+	From  Position // start, exclusive
 	full  bool
-	whole bool // full, from the beginning although Low is set
-	page  bool // it continues where another page ended
-	pages bool // it may pass many rows
+	whole bool // full, and from the beginning although Low is set
+	page  bool // continues where another page ended
+	pages bool // may pass many rows
 	drawn Position
 }
 
 // Result is the result of a scan.
 type Result struct {
-	Xmin    int64    // of its snapshot
+	Xmin    int64    // xmin of its snapshot
 	Number  int64    // the next transaction number, read after the snapshot
 	Drawn   Position // positions up to here had been assigned when the scan ended
-	Reached Position // of the last row that it claimed, if any
-	Limited bool     // it claimed its limit of rows, of all kinds, so there may be more
-	Paged   bool     // it read its limit of rows, the last of which is Reached, and claimed all that it could
+	Reached Position // position of the last row that it claimed, if any
+	Limited bool     // it claimed up to its limit, over all kinds of rows, so more may be left
+	Paged   bool     // it read up to its limit of rows, to Reached, and claimed all that it could
 }
 
 // Full reports whether the scan starts at the beginning or at Mark.Low.
@@ -111,9 +111,9 @@ func (s Scan) Full() bool { return s.full }
 // Pages reports whether the scan may pass many rows, so that its statement should read at most a page of them.
 func (s Scan) Pages() bool { return s.pages }
 
-// Reaches reports, after a scan of m that found all rows, whether one scan can read the rows of m together with those
-// of other from now on, provided that the same statement made the last scan of other: no row of m is left below the
-// mark of other, and scans that start at other's exact mark see the rows that are not visible yet.
+// Reaches reports, after a scan of m that found all rows, whether from now on one scan can read the rows of both m and
+// other, provided that the same statement made the last scan of other: no row of m is left below the mark of other, and
+// scans that start at other's exact mark see the rows that are not visible yet.
 func (m *Mark) Reaches(l Scan, other *Mark) bool {
 	return l.full && !l.page || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
@@ -124,14 +124,14 @@ func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 // Next returns the next scan. If full is true, a scan starts at the beginning from time to time. Call Done when its
 // statement has committed, and Failed if it has not, or if its outcome is unknown.
 func (m *Mark) Next(now time.Time, full bool) Scan {
-	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
+	if w := m.paged; w.on && (!w.of.full || full && !m.tail) {
 		return Scan{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
 	}
 	l := Scan{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
 	case ahead && m.next != Position{} && m.xmin >= m.number: // no transaction holds it any more
 		l.From, l.pages = m.exact, true
-	case full && !m.walk.on && !now.Before(m.fullAt) && m.fast != Position{}:
+	case full && !m.paged.on && !now.Before(m.fullAt) && m.fast != Position{}:
 		l.From, l.full = m.Low, true
 		if m.Low != (Position{}) && !now.Before(m.wholeAt) {
 			l.From, l.whole = Position{}, true
@@ -145,7 +145,7 @@ func (m *Mark) Next(now time.Time, full bool) Scan {
 // mark may still work. It is repeated sooner than after a slow one, because its length need not be the cause.
 func (m *Mark) Failed(now time.Time, took time.Duration, l Scan) {
 	if l.full {
-		m.fullAt, m.walk = now.Add(AfterFailure(took)), walk{}
+		m.fullAt, m.paged = now.Add(AfterFailure(took)), pagedScan{}
 	}
 	if l.whole {
 		m.wholeAt = now.Add(WholeShare * took)
@@ -167,18 +167,18 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 		return
 	}
 	if l.page {
-		if !m.walk.on || l.From != m.walk.at { // another scan has been there
+		if !m.paged.on || l.From != m.paged.at { // another scan has moved it
 			m.xmin = max(m.xmin, xmin)
 			return
 		}
-		took, r.Xmin, l = m.walk.took+took, m.walk.xmin, m.walk.of
-		m.walk = walk{}
+		took, r.Xmin, l = m.paged.took+took, m.paged.xmin, m.paged.of
+		m.paged = pagedScan{}
 	}
 	if l.full && r.Paged && !r.Reached.Before(m.fast) { // scans from the mark do the rest
 		r.Paged, r.Limited = false, true
 	}
 	if r.Paged && !r.Drawn.Before(l.drawn) {
-		m.walk = walk{on: true, at: r.Reached, of: l, xmin: r.Xmin, took: took}
+		m.paged = pagedScan{on: true, at: r.Reached, of: l, xmin: r.Xmin, took: took}
 		m.xmin = max(m.xmin, xmin)
 		return
 	}
@@ -198,11 +198,11 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 		return
 	}
 	m.drawn, m.xmin = later(m.drawn, r.Drawn), max(m.xmin, xmin)
-	to, covered := later(r.Reached, l.drawn), last // how far the scan came, and how far it claimed all
+	to, covered := later(r.Reached, l.drawn), last // how far the scan read, and how far it claimed everything
 	if r.Limited {
 		to, covered = r.Reached, r.Reached
 	}
-	if l.From.Before(m.fast) && covered.Before(m.fast) { // there may be more such rows
+	if l.From.Before(m.fast) && covered.Before(m.fast) { // more such rows may be left
 		m.fast, m.exact = covered, earlier(m.exact, covered)
 	}
 	if m.next != (Position{}) && r.Xmin >= m.number && !m.exact.Before(l.From) {

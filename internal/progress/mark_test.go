@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// world is a database in which transactions insert rows, with the rows that claims see.
+// world models a database in which transactions insert rows, and the rows that claims see.
 type world struct {
 	rand    *rand.Rand
 	now     time.Time
@@ -69,7 +69,7 @@ func (w *world) end(number int64) {
 	w.ended = max(w.ended, number)
 }
 
-// claim is one statement. It does not see transactions that begin while it runs.
+// claim runs one statement, which does not see transactions that begin while it runs.
 func (w *world) claim(l Scan, limit int) (r Result) {
 	from := l.From
 	xmax := w.ended + 1
@@ -252,8 +252,8 @@ func TestMarkNeedsTheNextNumber(t *testing.T) {
 	t.Error("no row was passed in 2000 schedules: they are too easy")
 }
 
-// TestFullLooksTakeATwentieth of the time, even if long transactions end all the time.
-func TestFullLooksTakeATwentieth(t *testing.T) {
+// TestFullScansTakeATwentieth of the time, even if long transactions end all the time.
+func TestFullScansTakeATwentieth(t *testing.T) {
 	m := &Mark{Overlap: Position{ID: 8}}
 	now, full := time.Unix(1e9, 0), time.Duration(0)
 	began := now
@@ -272,9 +272,9 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	}
 }
 
-// TestFullLooksStartAtTheFirstRow, once per FullInterval, although a scan from the beginning is slow, because few scans
-// pass the dead entries before that row. Those take 1% of the time.
-func TestFullLooksStartAtTheFirstRow(t *testing.T) {
+// TestFullScansStartAtTheFirstRow: they start there once per FullInterval, although a scan from the beginning is slow.
+// Only a few start at the beginning and read the dead entries before that row, which takes 1% of the time.
+func TestFullScansStartAtTheFirstRow(t *testing.T) {
 	m := &Mark{}
 	now, full, whole := time.Unix(1e9, 0), 0, time.Duration(0)
 	began := now
@@ -300,8 +300,8 @@ func TestFullLooksStartAtTheFirstRow(t *testing.T) {
 	}
 }
 
-// TestFullLooksThatAreSlowEverySecondTime, like scans that find many rows and then none, also take little of the time.
-func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
+// TestFullScansThatAreSlowEverySecondTime: like scans that find many rows and then none, they take little of the time.
+func TestFullScansThatAreSlowEverySecondTime(t *testing.T) {
 	m := &Mark{}
 	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
 	began := now
@@ -322,9 +322,9 @@ func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 	}
 }
 
-// TestFullLooksGoOnAfterAStall: if the machine stalled during one of them, the next one is not delayed longer than
+// TestFullScansGoOnAfterAStall: if the machine stalled during a full scan, the next one is not delayed longer than
 // usual.
-func TestFullLooksGoOnAfterAStall(t *testing.T) {
+func TestFullScansGoOnAfterAStall(t *testing.T) {
 	m := &Mark{}
 	now, looks := time.Unix(1e9, 0), 0
 	for i := int64(1); looks < 3; i++ {
@@ -403,8 +403,8 @@ func TestMarkGoesBack(t *testing.T) {
 	}
 }
 
-// TestALookWithoutRoomChangesNothing: if rows of another kind used up the limit, the mark does not move.
-func TestALookWithoutRoomChangesNothing(t *testing.T) {
+// TestAScanWithoutRoomChangesNothing: if rows of another kind used up the limit, the mark does not move.
+func TestAScanWithoutRoomChangesNothing(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
 	for i := int64(1); i < 100; i++ {
@@ -417,8 +417,8 @@ func TestALookWithoutRoomChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAFullScanGoesOnInPages: it ends after any number of pages; in the meantime scans at the mark have every second
-// turn, and the next full scan waits for a share of the time of all pages.
+// TestAFullScanGoesOnInPages: it ends after any number of pages; meanwhile every second scan starts at the mark, and
+// the next full scan waits for a share of the time of all pages.
 func TestAFullScanGoesOnInPages(t *testing.T) {
 	const last, page, took = 1000, 10, 50 * time.Millisecond
 	m := &Mark{}
@@ -446,7 +446,7 @@ func TestAFullScanGoesOnInPages(t *testing.T) {
 	}
 	const fulls = 10
 	for full := range fulls {
-		for begun := false; !begun || m.walk.on; {
+		for begun := false; !begun || m.paged.on; {
 			l := scan()
 			switch {
 			case l.full:

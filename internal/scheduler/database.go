@@ -19,7 +19,7 @@ type Database[D any] struct {
 	Key    string
 	Handle *fleet.Handle
 	Logger watermill.LoggerAdapter
-	Own    D // the owner's part
+	Own    D // data of the owner
 	// SkipUntil is the time before which it is neither polled nor woken. The owner sets it after a failure. WakeAt has
 	// no effect until a poll works, which clears the field.
 	SkipUntil time.Time
@@ -27,7 +27,7 @@ type Database[D any] struct {
 	pool    *pool[D]
 	unhook  func()
 	wakeAt  time.Time   // zero = never
-	woken   atomic.Bool // a commit was noted: others need not be, until this is cleared
+	woken   atomic.Bool // a commit was recorded; further commits are not, until this is cleared
 	asleep  bool
 	removed bool
 	work    sync.WaitGroup
@@ -42,8 +42,7 @@ func (d *Database[D]) Asleep() bool { return d.asleep }
 // Removed reports whether it has left the scheduler. mu must be held.
 func (d *Database[D]) Removed() bool { return d.removed }
 
-// Twin returns another database that shares its connection pool, if there is one. Config.Join may call it. mu must be
-// held.
+// Twin returns another database that shares its connection pool, if any. Config.Join may call it. mu must be held.
 func (d *Database[D]) Twin() (other D, found bool) {
 	for twin := range d.pool.databases {
 		if twin != d {
@@ -53,15 +52,15 @@ func (d *Database[D]) Twin() (other D, found bool) {
 	return other, false
 }
 
-// pool has the databases that share a connection pool. It is in Scheduler.next while it has any.
+// pool holds the databases that share a connection pool. It is in Scheduler.next unless it is empty.
 type pool[D any] struct {
 	databases map[*Database[D]]bool
 	state     poolState
-	index     int           // in Scheduler.next
-	at        time.Time     // of the next visit: a poll is due, or a database
+	index     int           // index in Scheduler.next
+	at        time.Time     // of the next visit: when a poll or a database is due
 	pollAt    time.Time     // of the next poll
-	wait      time.Duration // between polls, before jitter
-	again     bool          // poll it immediately after the poll in flight
+	wait      time.Duration // wait between polls, before jitter
+	again     bool          // poll again immediately after the poll in flight
 	breaker   trouble.Breaker
 }
 
@@ -69,7 +68,7 @@ type poolState int
 
 const (
 	scheduled poolState = iota // a poll is due at pool.pollAt
-	waiting                    // in Scheduler.waiting
+	waiting                    // is in Scheduler.waiting
 	polling
 )
 
@@ -169,7 +168,7 @@ func (s *Scheduler[D]) Go(d *Database[D], fn func()) {
 	})
 }
 
-// Wake wakes a database that is asleep, unless it is skipped. mu must be held.
+// Wake wakes a sleeping database, unless it is skipped. mu must be held.
 func (s *Scheduler[D]) Wake(d *Database[D]) { s.wake(d, time.Now()) }
 
 func (s *Scheduler[D]) wake(d *Database[D], now time.Time) {

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Jitter spreads events that would otherwise coincide: it returns d, varied by up to a fifth.
+// Jitter returns d varied by up to 20%, to spread events that would otherwise coincide.
 func Jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
@@ -50,15 +50,15 @@ func (s *Scheduler[D]) pollIn(p *pool[D], in time.Duration) {
 	s.visit(p)
 }
 
-// visit makes the next pass look at a pool. mu must be held.
+// visit makes the next pass visit a pool. mu must be held.
 func (s *Scheduler[D]) visit(p *pool[D]) {
 	p.at = time.Time{}
 	heap.Fix(&s.next, p.index)
 	s.Signal()
 }
 
-// startPolls wakes databases that are due, and starts the polls that are due and have slots. It returns the time until
-// the next of either. mu must be held.
+// startPolls wakes databases that are due, and starts polls that are due and have slots. It returns the time until
+// either is due next. mu must be held.
 func (s *Scheduler[D]) startPolls(ctx context.Context, now time.Time) time.Duration {
 	for len(s.waiting) > 0 && s.polls.Free(false) {
 		p := s.waiting[0]
@@ -91,9 +91,9 @@ func (s *Scheduler[D]) startPolls(ctx context.Context, now time.Time) time.Durat
 	return noWait
 }
 
-// wakeDue wakes the databases of a pool that are due, except those that failed, which are polled first: a server that
-// hangs is not tried again for each of them. It reports whether databases can be polled, and the time until another one
-// is due. mu must be held.
+// wakeDue wakes the databases of a pool that are due. Failed ones are polled first, so that a server that hangs is not
+// tried once for each of them. It reports whether databases can be polled, and the time until another is due. mu must
+// be held.
 func (s *Scheduler[D]) wakeDue(p *pool[D], now time.Time) (asleep bool, in time.Duration) {
 	in = noWait
 	for d := range p.databases {

@@ -25,12 +25,12 @@ import (
 )
 
 const (
-	syncInterval = time.Second      // between checks of the fleet's databases
-	noWait       = 10 * time.Minute // nothing to do until a signal arrives
+	syncInterval = time.Second      // between checks for changes of the fleet
+	noWait       = 10 * time.Minute // until a signal arrives
 )
 
-// Config configures a Scheduler. D is the owner's part of a database. All fields but Logger are required. Functions are
-// called with Mu held and must not block, except Poll.
+// Config configures a Scheduler. D is the owner's data about a database. All fields but Logger are required. Functions
+// are called with Mu held and must not block, except Poll.
 type Config[D any] struct {
 	Fleet  *fleet.Fleet
 	Logger watermill.LoggerAdapter // nil = the logger of each handle
@@ -42,17 +42,17 @@ type Config[D any] struct {
 	PollInterval, MaxPollInterval time.Duration
 	// Concerns reports whether a commit may mean work.
 	Concerns func(core.Notification) bool
-	// Join creates the owner's part of a new database, which is asleep.
+	// Join creates the owner's data for a new database, which is asleep.
 	Join func(d *Database[D]) (D, error)
 	// Poll polls sleeping databases of one pool, and calls Wake for those that have work. An error means that none of
 	// them could be polled: they are skipped, for longer each time.
 	Poll func(ctx context.Context, list []D) error
-	// Woken is called when a database was woken: from then on it belongs to the owner.
+	// Woken is called when a database was woken. From then on it belongs to the owner.
 	Woken func(ctx context.Context, d D)
 	// Removed is called when a database, asleep or awake, has left the fleet or Run ends. Its handle is released when
 	// everything started for it with Go has ended.
 	Removed func(d D)
-	// Pass does the owner's part of each pass of the scheduler, and returns how long it can wait for the next.
+	// Pass is called in each pass of the scheduler, and returns how long the owner can wait for the next.
 	Pass func(ctx context.Context, now time.Time) time.Duration
 }
 
@@ -70,9 +70,9 @@ type Scheduler[D any] struct {
 	databases map[string]*Database[D]
 	pools     map[any]*pool[D]
 	next      pools[D]
-	waiting   []*pool[D] // for a slot
+	waiting   []*pool[D] // pools waiting for a slot
 	polls     *Slots
-	slow      int // of all Slots
+	slow      int // slow uses of all Slots
 
 	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
 	woken   []*Database[D]
@@ -121,8 +121,8 @@ func (s *Scheduler[D]) Running() <-chan struct{} { return s.running }
 func (s *Scheduler[D]) Close() { s.life.Close() }
 
 // Drain calls one for each known database concurrently, and returns when all calls have returned. If Run is not
-// running, Drain runs it for that time. The error names the databases whose calls failed. Drain also returns the error
-// of ctx, or outbox.ErrClosed.
+// running, Drain runs it meanwhile. The error names the databases whose calls failed. Drain also returns the error of
+// ctx, or outbox.ErrClosed.
 func (s *Scheduler[D]) Drain(ctx context.Context, one func(ctx context.Context, d D) error) error {
 	return s.life.While(ctx, s.Run, s.running, func() error {
 		s.Sync()
@@ -200,9 +200,9 @@ func (s *Scheduler[D]) pass(ctx context.Context) time.Duration {
 	s.wokenMu.Unlock()
 	s.cfg.Mu.Lock()
 	defer s.cfg.Mu.Unlock()
-	now := time.Now() // only now, when earlier ends are recorded
+	now := time.Now() // only now, because earlier ends have been recorded
 	for _, d := range woken {
-		if d.asleep { // otherwise Sleep clears it, and until then commits start no pass
+		if d.asleep { // otherwise Sleep clears it; until then commits start no pass
 			d.woken.Store(false)
 			s.wake(d, now)
 		}

@@ -32,15 +32,15 @@ func (p testPool) Exec(context.Context, string, ...any) (int64, error) {
 	return 0, errors.New("not in this test")
 }
 
-// owner is a Scheduler with its owner, which puts each database to sleep as soon as a test lets it.
+// owner is a Scheduler with its owner, which puts each database to sleep as soon as the test allows it.
 type owner struct {
 	*Scheduler[*owned]
 	t     *testing.T
 	mu    sync.Mutex
 	begun time.Time
 	all   map[string]*owned
-	pass  int      // passes of the scheduler
-	lines []string // of the log
+	pass  int      // number of passes
+	lines []string // log lines
 
 	targetsMu sync.Mutex
 	targets   []string // "key@pool"
@@ -50,12 +50,12 @@ type owner struct {
 // owned is a database. The fields are guarded by owner.mu.
 type owned struct {
 	*Database[*owned]
-	polls   []time.Duration // when polls began
+	polls   []time.Duration // start times of polls
 	woken   []time.Duration
 	removed bool
 	work    bool          // polls find work
-	fails   error         // of polls
-	takes   time.Duration // of polls
+	fails   error         // duration of polls
+	takes   time.Duration // error of polls
 }
 
 // run runs a test in a bubble. Polls of a pool are 1 s to 8 s apart.
@@ -150,7 +150,7 @@ func (o *owner) with(fn func()) {
 	fn()
 }
 
-// after waits for some time, and returns the number of polls and wakes of a database.
+// after waits for some time and returns the number of polls and wakes of a database.
 func (o *owner) after(d time.Duration, key string) (polls, woken int) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -200,7 +200,7 @@ func (w *withFields) With(f watermill.LogFields) watermill.LoggerAdapter {
 	return &withFields{w.owner, w.fields.Add(f)}
 }
 
-// TestPollsOfAPool: its databases are polled together, at growing intervals, and frequently again after one had work.
+// TestPollsOfAPool: its databases are polled together, at growing intervals, and often again after one had work.
 func TestPollsOfAPool(t *testing.T) {
 	run(t, 4, "a@1 b@1 c@2", func(o *owner) {
 		polls, _ := o.after(0, "a@1")
@@ -346,7 +346,7 @@ func TestCommitsOfADatabaseThatIsAwake(t *testing.T) {
 	})
 }
 
-// TestAPollOnRequestFollowsOneInFlight, which may have begun too early.
+// TestAPollOnRequestFollowsOneInFlight: the one in flight may have begun too early.
 func TestAPollOnRequestFollowsOneInFlight(t *testing.T) {
 	run(t, 4, "a@1", func(o *owner) {
 		a := o.all["a@1"]
@@ -363,7 +363,7 @@ func TestAPollOnRequestFollowsOneInFlight(t *testing.T) {
 	})
 }
 
-// TestAPoolThatFails is polled at growing intervals, whatever its databases do, and delays no other.
+// TestAPoolThatFails is polled at growing intervals, whatever its databases do, and does not delay others.
 func TestAPoolThatFails(t *testing.T) {
 	run(t, 1, "a@1 b@1 c@2", func(o *owner) {
 		a, b, c := o.all["a@1"], o.all["b@1"], o.all["c@2"]

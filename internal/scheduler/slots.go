@@ -8,12 +8,12 @@ import (
 const (
 	slowAfter     = 250 * time.Millisecond
 	maxSlow       = 32
-	checkInterval = 100 * time.Millisecond // of databases that failed, for a slot
+	checkInterval = 100 * time.Millisecond // for a slot of a failed database
 )
 
-// Slots limits how many databases are used concurrently. A use that takes a quarter of a second is slow: it frees its
-// slot for others, as long as at most 32 are slow in all Slots of a Scheduler. A database that failed counts as slow
-// from the beginning. It is guarded by Config.Mu.
+// Slots limits how many databases are used concurrently. A use longer than 250 ms is slow and frees its slot for
+// others, as long as at most 32 uses are slow in all Slots of a Scheduler. A database that failed counts as slow from
+// the beginning. It is guarded by Config.Mu.
 type Slots struct {
 	max, taken int
 	slow       *int
@@ -26,7 +26,7 @@ func (s *Scheduler[D]) NewSlots(most int) *Slots {
 	return &Slots{max: most, slow: &s.slow, mu: s.cfg.Mu, signal: s.Signal}
 }
 
-// Free reports whether there is a slot, for a database that failed or for another one.
+// Free reports whether a slot is free, for a database that failed or for any other.
 func (s *Slots) Free(failed bool) bool {
 	if failed {
 		return *s.slow < maxSlow

@@ -1,4 +1,4 @@
-// Package summary describes values of package admin, the same on the page and in outboxctl.
+// Package summary describes values of package admin, in the same words on the page and in outboxctl.
 package summary
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Health is the summary of findings, for the page's heading, the exit code of outboxctl check and health probes.
 type Health struct {
-	Severity broker.Severity // of the worst problem; Info if there is no problem
+	Severity broker.Severity // severity of the worst problem; Info if there is none
 	Problems []admin.Finding // findings worse than Info, worst first
 }
 
@@ -73,7 +73,7 @@ func Filter(f admin.Filter) (list [][2]string) {
 	return list
 }
 
-// Since returns when the message entered its state, as far as the table shows: when it was settled, died, or was
+// Since returns when the message entered its state, as far as the table shows: when it was settled, died or was
 // written.
 func Since(m *admin.Message) time.Time {
 	switch {

@@ -8,7 +8,8 @@ import (
 // Redacted stands for a secret.
 const Redacted = "***"
 
-// secretName is the end of a name whose value is a secret, as in X-Auth-Token, AWS_SECRET_ACCESS_KEY or DB_PASSWORD.
+// secretName matches the end of a name whose value is a secret, as in X-Auth-Token, AWS_SECRET_ACCESS_KEY or
+// DB_PASSWORD.
 const secretName = `(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|j?session(?:_?id)?|sid|jwt|` +
 	`(?:api|access|private|secret|account|shared|encryption|signing)[_-]?(?:access[_-]?)?key|sig|signature)`
 
@@ -35,7 +36,7 @@ var secretShapes = []struct {
 	{ // a token alone before the @ of a URL; user names there are shorter, except for NATS, which reads one as a token
 		[]string{"@"}, regexp.MustCompile(`(://)[^:/@\s?#]{16,}@|(\b(?:nats|tls)://)[^:/@\s]+@`), "${1}${2}" + Redacted + "@",
 	},
-	{ // a header or a field: a secret has a digit, and words have none
+	{ // a header or a field: a secret has a digit, words do not
 		secretWords, regexp.MustCompile(`(?i)(\b(?:[\w-]*` + secretName + `|(?:set-)?cookie): ?)[^\s,;]*[0-9][^\s,]*`),
 		"${1}" + Redacted,
 	},
@@ -56,10 +57,15 @@ var secretShapes = []struct {
 		[]string{"bearer "}, regexp.MustCompile(`(?i)(\bbearer )[a-z0-9._~+/-]*[0-9][a-z0-9._~+/-]*=*`), "${1}" + Redacted,
 	},
 	{ // everything after this header name is a secret, even without a digit
-		[]string{"authorization"}, regexp.MustCompile(`(?i)(authorization"?\s*[:=]\s*"?(?:bearer|basic|digest|token)\s+)[^\s"',;]+`), "${1}" + Redacted,
+		[]string{"authorization"},
+		regexp.MustCompile(`(?i)(authorization"?\s*[:=]\s*"?(?:bearer|basic|digest|token)\s+)[^\s"',;]+`),
+		"${1}" + Redacted,
 	},
 	{ // base64 of name:password, which ends in =, has a digit, or mixes cases as words do not
-		[]string{"basic "}, regexp.MustCompile(`(\b(?i:basic) )(?:[A-Za-z0-9+/]*(?:[0-9+]|[a-z][A-Z]+[a-z])[A-Za-z0-9+/]*=*|[A-Za-z0-9+/]{6,}=+)`), "${1}" + Redacted,
+		[]string{"basic "},
+		regexp.MustCompile(`(\b(?i:basic) )` +
+			`(?:[A-Za-z0-9+/]*(?:[0-9+]|[a-z][A-Z]+[a-z])[A-Za-z0-9+/]*=*|[A-Za-z0-9+/]{6,}=+)`),
+		"${1}" + Redacted,
 	},
 	{ // recognisable tokens: JSON Web Tokens, and those of GitHub, Slack, Stripe, AWS, Google and GitLab
 		[]string{"eyj", "gh", "xox", "_live_", "_test_", "akia", "asia", "aiza", "glpat-"},

@@ -6,9 +6,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// RefusesRow reports whether a database error may concern some rows of a statement and not others: Postgres or a
-// trigger refused their content. Other errors concern the server, the connection, the session, the transaction, locks,
-// or the table and the rights to write to it.
+// RefusesRow reports whether only some rows of a statement may have caused an error: Postgres or a trigger refused
+// their content. Other errors concern the server, the connection, the session, the transaction, locks, or the table and
+// the rights to write to it.
 func RefusesRow(err error) bool {
 	state := SQLState(err)
 	if len(state) != 5 || state == NotUTF8 || state == NotReadCommitted {

@@ -6,7 +6,7 @@ import (
 )
 
 // SafeError returns a user's error unchanged, or a replacement if its methods panic, for example because a nil pointer
-// was returned as an error. Such a panic must not decide what happens to a transaction or a message.
+// was returned as an error. Such a panic must not decide the outcome of a transaction or a message.
 func SafeError(err error) (safe error) {
 	if err == nil {
 		return nil

@@ -22,8 +22,8 @@ type explained struct{ error }
 
 func (e explained) Unwrap() error { return e.error }
 
-// Explain adds the cure to the errors of a database that was not migrated, that denies something to the role, or that
-// is read-only. It returns other errors, and those that already have a cure, unchanged.
+// Explain adds the cure to the error of a database that is not migrated, denies a right to the role, or is read-only.
+// It returns other errors, and errors that already have a cure, unchanged.
 func Explain(err error) error {
 	if !HasCure(err) || errors.As(err, new(explained)) {
 		return err
@@ -61,8 +61,8 @@ func HasCure(err error) bool {
 var ErrNotStored = errors.New("outbox: the database accepted the insert and stored fewer rows: " +
 	"drop the BEFORE INSERT trigger that returns NULL, or the rule, on the table: schema.Check names it")
 
-// Stored returns ErrNotStored for an error of an insert that found its rows missing, or that a rule on the table
-// forbids; for others it does the same as Explain.
+// Stored returns ErrNotStored for an insert that found its rows missing or that a rule on the table forbids; other
+// errors are explained as by Explain.
 func Stored(err error) error {
 	switch SQLState(err) {
 	case RowsMissing, "0A000":
@@ -94,10 +94,10 @@ func Valid(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// MaxErrorBytes is the largest size of a stored error.
+// MaxErrorBytes is the maximum size of a stored error.
 const MaxErrorBytes = 1024
 
-// Largest sizes of the actor and the reason in the audit log.
+// Maximum sizes of the actor and the reason in the audit log.
 const (
 	MaxActorBytes  = 255
 	MaxReasonBytes = 1024

@@ -31,7 +31,7 @@ type Config struct {
 	Topic string        // "" = all topics; figures of a topic with few messages are coarse
 }
 
-// Trend is the rate of written and published messages of the outbox in steps of time.
+// Trend is the rate of written and published messages of the outbox over time.
 type Trend struct {
 	At   time.Time     // when the last step ended, by the database's clock
 	Step time.Duration // a sixtieth of Config.Over

@@ -9,8 +9,8 @@ import (
 )
 
 // Breaker is the circuit breaker of a database in a Group: after a failure the database is skipped, for longer each
-// time. It logs the first failure, and the recovery. What is the beginning of a sentence: "polling a database". It is
-// not safe for concurrent use.
+// time. It logs the first failure, and the recovery. What begins its log lines: "polling a database". It is not safe
+// for concurrent use.
 type Breaker struct {
 	Logger watermill.LoggerAdapter
 	What   string

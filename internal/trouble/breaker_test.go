@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// TestABrokenDatabaseIsSkippedForLonger each time, but never for long.
+// TestABrokenDatabaseIsSkippedForLonger each time, but never for too long.
 func TestABrokenDatabaseIsSkippedForLonger(t *testing.T) {
 	var got []string
 	b := Breaker{Logger: lines{all: &got}, What: "polling"}

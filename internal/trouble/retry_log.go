@@ -14,8 +14,8 @@ import (
 // interval is the time between error lines of a lasting failure.
 const interval = time.Minute
 
-// RetryLog is the log of one activity, whose name is the beginning of a sentence: "claiming messages". It is not safe
-// for concurrent use.
+// RetryLog is the log of one activity, whose name begins its lines: "claiming messages". It is not safe for concurrent
+// use.
 type RetryLog struct {
 	Logger watermill.LoggerAdapter
 	What   string
@@ -24,8 +24,8 @@ type RetryLog struct {
 	state string    // SQLSTATE of the last error line
 }
 
-// Report records the result of an attempt, and ignores cancellation. An error with a cure is logged as soon as it
-// follows another one: a server that restarts may come back with settings that break everything.
+// Report records the result of an attempt, and ignores cancellation. An error with a cure that differs from the last
+// one is logged immediately: a server may restart with settings that break everything.
 func (l *RetryLog) Report(err error) {
 	curable := text.HasCure(err) && text.SQLState(err) != l.state
 	switch {
