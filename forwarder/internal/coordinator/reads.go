@@ -24,7 +24,7 @@ type reads struct {
 	more          bool      // the last read did not reach the end
 	poll          time.Time // when to read without other reason
 	dueAt         time.Time // when to look for delayed messages
-	manyDue       bool      // the last search for due rows lacked room: the next is on schedule, not with the next read
+	manyDue       bool      // the last search for due rows lacked room: the next is at dueAt, or once there is room
 	dueThrottle   Throttle
 	writersAt     time.Time // when to check which long transactions have not written
 	nextTry       time.Time // after an error
