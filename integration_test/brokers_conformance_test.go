@@ -123,9 +123,17 @@ func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 // much CPU as a hundred other tests, three times unless OUTBOX_LONG is set. They are tests of their own because package
 // testing starts the parallel subtests of all tests last.
 
-func TestKafkaUnderKills(t *testing.T)    { extended(t); t.Parallel(); conformants[0].test(t, rounds(3, 10)) }
-func TestNATSUnderKills(t *testing.T)     { extended(t); t.Parallel(); conformants[1].test(t, 10) }
-func TestRabbitMQUnderKills(t *testing.T) { extended(t); t.Parallel(); conformants[2].test(t, rounds(3, 10)) }
+func TestKafkaUnderKills(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	conformants[0].test(t, rounds(3, 10))
+}
+func TestNATSUnderKills(t *testing.T) { extended(t); t.Parallel(); conformants[1].test(t, 10) }
+func TestRabbitMQUnderKills(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	conformants[2].test(t, rounds(3, 10))
+}
 
 // TestRedisUnderKills: the publisher of watermill-redisstream must not be closed while others publish, since it reads a
 // bool without a lock.
