@@ -1,6 +1,6 @@
 package sqltext
 
-// The statements of a dry run of admin.Clean count the rows to delete, and report whether there may be more.
+// The statements of a dry run of admin.Clean count the rows to delete, and report whether more may be left.
 //
 // Arguments of all but the last: retention in seconds, largest count, time from which the retention counts back (RFC
 // 3339 text).
@@ -33,7 +33,7 @@ const (
 
 	// CountExpiredKeys counts the rows that CleanKeys deletes.
 	//
-	// Arguments: largest count, time by which they must have expired (RFC 3339 text).
+	// Arguments: largest count, expiry time before which to count (RFC 3339 text).
 	CountExpiredKeys = `SELECT count(*), count(*) >= $1::bigint FROM (
     SELECT FROM {idempotency} i WHERE i.expires_at <= $2::text::timestamptz
      ORDER BY i.expires_at LIMIT $1::bigint) c`

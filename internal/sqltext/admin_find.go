@@ -1,7 +1,7 @@
 package sqltext
 
 const (
-	// OutboxProgress returns the smallest and largest id around an id, and when its message, or the next one if it was
+	// OutboxProgress returns the smallest and the largest id, and when the message with an id, or the next one if it was
 	// deleted, was written.
 	//
 	// Arguments: id.

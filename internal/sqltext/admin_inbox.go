@@ -8,9 +8,9 @@ const (
 	CountInboxDead = countConsumers + inboxDead + countNextConsumer + inboxDead + countedInbox + inboxDead +
 		countedInboxEnd
 
-	// CountInboxFailing counts failing messages in the same way.
+	// CountInboxFailing counts failing messages by consumer.
 	//
-	// Arguments: those of CountInboxDead.
+	// Arguments: as for CountInboxDead.
 	CountInboxFailing = countConsumers + inboxFailing + countNextConsumer + inboxFailing + countedInbox + inboxFailing +
 		countedInboxEnd
 

@@ -1,6 +1,6 @@
 package sqltext
 
-// The statements by which package admin describes messages of the outbox, and changes them.
+// The statements with which package admin shows and changes messages of the outbox.
 const (
 	// PublishedMessages returns id, UUID, topic and time of messages, to compare them with a broker.
 	//
@@ -8,13 +8,13 @@ const (
 	PublishedMessages = `SELECT o.id, o.uuid, o.topic, ` + createdAt + ` FROM {outbox} o
  WHERE o.id = ANY ($1::bigint[]) AND o.published_at IS NOT NULL AND o.dead_at IS NULL`
 
-	// LastOutboxID is the largest id, which bounds an act.
+	// LastOutboxID returns the largest id, which bounds an act.
 	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
 	// RequeueByHand is the statement that Doctor suggests to operators without another tool. It requeues, as Requeue does,
-	// the first thousand dead messages of some topics that were dead at a given time, so that messages that die again are
-	// not requeued again. It waits for locked rows, or later rows of their keys would leave first. DiscardByHand discards
-	// one row. Doctor fills in {topics}, {time} and {id}.
+	// the first 1,000 dead messages of some topics that died before a given time, so that messages that die again are not
+	// requeued again. It waits for locked rows; otherwise later rows of their keys would be sent first. DiscardByHand
+	// discards one row. Doctor fills in {topics}, {time} and {id}.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
 		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead +
 		` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`
@@ -41,13 +41,13 @@ const (
 	BeginAct = `INSERT INTO {audit} (actor, action, reason, filter) VALUES ($1::text, $2::text, $3::text, $4::jsonb) ` +
 		`RETURNING id`
 
-	// EndAct records the end of an act, and what interrupted it, if anything did. It waits for a batch in progress,
-	// whose reply the caller may not have seen.
+	// EndAct records the end of an act, and the interruption, if any. It waits for a batch in progress, whose reply the
+	// caller may not have seen.
 	//
 	// Arguments: entry, interruption.
 	EndAct = `UPDATE {audit} SET ended_at = clock_timestamp(), outcome = $2::text WHERE id = $1::bigint`
 
-	// CountClean adds the number of rows that a clean-up deleted, or a move moved.
+	// CountClean adds the number of rows deleted by a clean-up or moved by a move.
 	//
 	// Arguments: entry, rows.
 	CountClean = `UPDATE {audit} SET matched = matched + $2::bigint, touched = touched + $2::bigint WHERE id = $1::bigint`
@@ -67,7 +67,7 @@ const (
        a.compared, a.ended_at, a.outcome
   FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
 
-	// PauseTopic records that an operator has paused a topic. A paused topic keeps its time.
+	// PauseTopic records that an operator has paused a topic. If it is already paused, the time stays.
 	//
 	// Arguments: topic, actor, reason.
 	PauseTopic = `WITH paused AS (

@@ -1,8 +1,8 @@
 package sqltext
 
 const (
-	// CountQueue counts messages by state and topic: their number, whether there may be more, the age of the oldest in
-	// seconds, and how many of them failed more than three times.
+	// CountQueue returns, by state and topic, the number of messages, whether it is a lower bound, the age of the oldest
+	// in seconds, and how many of them failed more than three times.
 	//
 	// Arguments: largest count of dead, ready and waiting messages.
 	CountQueue = `WITH dead AS MATERIALIZED (
@@ -22,10 +22,10 @@ SELECT c.state, c.topic, count(*), bool_or(c.more),
         UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM waiting) FROM waiting) c
  GROUP BY c.state, c.topic`
 
-	// QueueUnhandled lists topics of the queue that have had messages due for a minute, none of which is or was recently
-	// handled: the number of due messages and the age of the first in seconds. Dispatchers have no rows that show which
-	// topics they handle. So while a dispatcher works, a topic counts only if a dispatcher has met a message of it without
-	// a handler, because messages may just wait for a slot. Topics paused by an operator are left out.
+	// QueueUnhandled lists topics of the queue with messages that have been due for a minute, none of which is or was
+	// recently handled, with their number and the age of the first in seconds. No table shows which topics the dispatchers
+	// handle, and messages may just wait for a slot. So while a dispatcher works, a topic counts only if a dispatcher has
+	// found that it has no handler. Topics paused by an operator are left out.
 	QueueUnhandled = `WITH seen AS MATERIALIZED (
     (SELECT q.topic, ` + unhandled + ` AS met, q.owner, q.locked_until, ` + queueSince + ` FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT 1000)

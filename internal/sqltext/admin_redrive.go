@@ -1,8 +1,8 @@
 package sqltext
 
-// The statements with which package admin publishes the original messages of dead letters again.
+// The statements with which package admin republishes the original messages of dead letters.
 const (
-	// LettersOf finds the dead letters of messages of the inbox among the ids from one to another, oldest first.
+	// LettersOf finds the dead letters of inbox messages in a range of ids, oldest first.
 	//
 	// Arguments: lowest and highest id, consumers and ids of the messages.
 	LettersOf = `SELECT o.id, o.metadata->>'consumer_poisoned', o.metadata->>'inbox_key_poisoned', ` + createdAt + `,
@@ -13,8 +13,8 @@ const (
        IN (SELECT * FROM unnest($3::text[], $4::text[]))
  ORDER BY o.id`
 
-	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern), taken from the
-	// subscription's pattern in its letter.
+	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern), because its dead
+	// letter has the pattern of the subscription.
 	//
 	// Arguments: ids.
 	RedrivenPattern = `SELECT o.id, o.topic FROM {outbox} o
@@ -24,7 +24,7 @@ const (
 	// both or neither. A second caller finds that it is no longer dead.
 	//
 	// Arguments: consumers, messages, states in which the messages must still be, entry in the audit log, ids of their
-	// letters.
+	// dead letters.
 	RedriveInbox = `WITH free AS MATERIALIZED (
     SELECT r.consumer, r.message_id, o.id AS letter_id, o.uuid AS letter, o.key, o.payload, o.metadata
       FROM unnest($1::text[], $2::text[], $5::bigint[]) AS w(consumer, message_id, letter)
@@ -41,8 +41,8 @@ const (
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]',
         NULL::bigint FROM changed`
 
-	// redriven is the original metadata of a message. The letter is its generation: JetStream takes it for another message
-	// than the dead one, but for the same message as another redrive of that letter.
+	// redriven is the original metadata of a message. Its generation is the dead letter: to JetStream it is a different
+	// message from the dead one, but the same message as another redrive of that dead letter.
 	redriven = `m.metadata - ARRAY['reason_poisoned', 'topic_poisoned', 'handler_poisoned', 'subscriber_poisoned',
            'service_poisoned', 'uuid_poisoned', 'consumer_poisoned', 'inbox_key_poisoned'] ||
            jsonb_build_object('outbox_generation', m.letter, 'outbox_redriven', (` + redrives + ` + 1)::text)`

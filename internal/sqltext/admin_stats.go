@@ -1,32 +1,31 @@
 package sqltext
 
-// The statements of admin.Stats. Their counts are bounded, with lower bounds per topic or consumer if there are many: a
-// page must load quickly however much there is to count. Statements called Exact have no bound.
+// The statements of admin.Stats. Their counts are bounded, and are lower bounds if there are many rows: a page must
+// load quickly however much there is to count. Statements called Exact are not bounded.
 const (
 	// Now is the time on the database's clock.
 	Now = `SELECT clock_timestamp()`
 
-	// CountDead counts dead messages by topic: their number, whether there may be more, the age of the first in
+	// CountDead returns, by topic, the number of dead messages, whether it is a lower bound, the age of the first in
 	// seconds, and how many of them failed more than three times.
 	//
 	// Arguments: largest count per topic, and of all together.
 	CountDead = countTopics + isDead + countNext + isDead + counted + isDead + countedEnd
 
-	// CountFailing counts failing messages, which wait for another attempt, in the same way.
+	// CountFailing counts failing messages, which wait for another attempt, like CountDead.
 	//
-	// Arguments: those of CountDead.
+	// Arguments: as for CountDead.
 	CountFailing = countTopics + isFailing + countNext + isFailing + counted + isFailing + countedEnd
 
-	// CountReady counts ready messages by topic and state, the oldest of each lane, including those of blocked keys. There
-	// is no index by topic, for which every writer would pay.
+	// CountReady counts ready messages by topic and state, the oldest of each lane, including those of blocked keys. It
+	// cannot use an index by topic, because every writer would pay for one.
 	//
 	// Arguments: largest count per lane.
 	CountReady = readyOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
-	// CountDelayed counts messages with a time set by their sender, including those that are due, in order of that
-	// time.
+	// CountDelayed counts messages with a due time set by their sender, even if that has passed, in order of that time.
 	//
-	// Arguments: those of CountReady.
+	// Arguments: as for CountReady.
 	CountDelayed = delayedOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
 	// CountOutboxExact counts all unsettled messages by state and topic, and those that failed more than three times.
@@ -42,9 +41,9 @@ const (
         SELECT 'dead', o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
  GROUP BY c.state, c.topic`
 
-	// Rates estimates the number of messages published per second in the last minute, by topic. It reads the newest
-	// rows and, for a backlog, the rows before the ready ones. Rows that do not reach back a minute count for the time
-	// that they cover.
+	// Rates estimates the number of messages published per second in the last minute, by topic. It reads the newest rows
+	// and, for a backlog, the rows before the ready ones. If the rows do not reach back a minute, the rate is over the
+	// time that they cover.
 	//
 	// Arguments: rows to read in each place.
 	Rates = `WITH place AS MATERIALIZED (

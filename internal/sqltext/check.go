@@ -1,7 +1,7 @@
 package sqltext
 
 // The statements of Check read only the catalogs, so they are fast however large the tables are. They take names of
-// relations as SQL, quoted and with the schema if there is one.
+// relations as SQL, quoted and with the schema, if any.
 const (
 	// CheckServer returns the server's version and kind, and the values of settings, separated by |. The value of an
 	// unknown setting is empty.
@@ -15,7 +15,7 @@ const (
 	// other statements.
 	CheckProduct = `SELECT version()`
 
-	// CheckRole returns the current role, and whether it may use a schema, if it exists. To the end of the transaction
+	// CheckRole returns the current role, and whether it may use a schema, if it exists. Until the end of the transaction
 	// it makes the catalogs print expressions in the form of the expected facts, and bounds the wait for locks.
 	//
 	// Arguments: schema.
@@ -26,9 +26,9 @@ const (
          || pg_catalog.set_config('standard_conforming_strings', 'on', true)
          || pg_catalog.set_config('lock_timeout', '5s', true)`
 
-	// CheckHolder returns the session that holds an exclusive lock on some tables or their partitions, or waits for
-	// one, so that others wait behind it: the table, the pid, the role and the application, empty if this role may not
-	// see them.
+	// CheckHolder returns the session that holds an exclusive lock on some tables or their partitions, or waits for one,
+	// so that others queue behind it: the table, the pid, the role and the application, empty if this role may not see
+	// them.
 	//
 	// Arguments: names.
 	CheckHolder = `WITH RECURSIVE parts(oid) AS (SELECT pg_catalog.to_regclass(n.name)::oid
@@ -65,8 +65,8 @@ SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.
                 ELSE pg_catalog.has_any_column_privilege(r.oid, c.oid, n.privilege) END`
 
 	// CheckCatalog returns the facts of the catalogs about some relations, one per row: relation, kind of fact, name,
-	// type, state, text. schema/catalog.txt has the facts of a database that Migrate made. A missing relation has none.
-	// A partitioned table has no rows of its own, so it counts as logged.
+	// type, state, text. schema/catalog.txt has the facts of a database that Migrate made. A missing relation has no
+	// facts. A partitioned table counts as logged, because it has no rows of its own.
 	//
 	// Arguments: names.
 	CheckCatalog = `WITH r AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relpersistence, c.reloptions

@@ -63,12 +63,12 @@ const (
  WHERE a.actor = $1::text AND a.action = 'discard' AND a.at > statement_timestamp() - interval '1 day'
  GROUP BY 1 HAVING sum(a.touched) > 0 ORDER BY 1`
 
-	// DoctorObstacles lists objects that operators have put on the tables and that may swallow, refuse or hide rows: the
-	// kind, the table, the name. rule and trigger (of any update): they may refuse to settle a row; schema.Check reports
-	// those that swallow inserts. unique: an index that refuses rows that ours accept; unique constraint: such an index
-	// of a constraint. child: a table that inherits. detached: a table that has the name of a partition of the outbox, but
-	// is not attached. nodefault: a partitioned outbox without a default. security: row security that applies to a role
-	// that is not the owner. sequence: the number of ids left.
+	// DoctorObstacles lists user-made objects on the tables that may swallow, refuse or hide rows: kind, table, name. rule
+	// and trigger (of any update): they may refuse to settle a row; schema.Check reports those that swallow inserts.
+	// unique: an index that refuses rows that ours accept; unique constraint: such an index of a constraint. child: a
+	// table that inherits. detached: a table that has the name of a partition of the outbox, but is not attached.
+	// nodefault: a partitioned outbox without a default. security: row security that applies to a role that is not the
+	// owner. sequence: the number of ids left.
 	//
 	// Arguments: tables, name of the outbox without its schema.
 	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity
@@ -105,7 +105,7 @@ UNION ALL SELECT 'sequence', s.seqrelid::regclass::text, (s.seqmax - coalesce(pg
    AND s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0) < 1000000
 ORDER BY 1, 2, 3`
 
-	// DoctorPrepared lists prepared transactions that are older.
+	// DoctorPrepared lists prepared transactions older than this many seconds.
 	//
 	// Arguments: seconds.
 	DoctorPrepared = `SELECT p.gid, p.owner::text, extract(epoch FROM clock_timestamp() - p.prepared)::float8
@@ -113,9 +113,9 @@ ORDER BY 1, 2, 3`
  WHERE p.database = current_database() AND p.prepared < clock_timestamp() - $1::float8 * interval '1 second'
  ORDER BY p.prepared LIMIT 20`
 
-	// DoctorHorizon lists what keeps dead rows of this database from being removed, oldest first: the kind, the name, how
-	// many transactions ago its snapshot was taken, and the session, whose type is NULL if the role may not see it. Other
-	// sessions disregard the snapshot of a vacuum, except while it analyzes. The horizon of a standby is held by its
+	// DoctorHorizon lists the snapshots that keep dead rows of this database from being removed, oldest first: the kind,
+	// the name, how many transactions ago it was taken, and the session, whose type is NULL if the role may not see it.
+	// Other sessions disregard the snapshot of a vacuum, except while it analyzes. The horizon of a standby is held by its
 	// connection, or by the slot that it uses, and belongs to no database.
 	//
 	// Arguments: how many transactions ago at least.
@@ -135,13 +135,13 @@ ORDER BY 1, 2, 3`
           WHERE p.database = current_database()) h
   LEFT JOIN pg_stat_activity a ON a.pid = h.pid
  WHERE h.xids >= $1::bigint ORDER BY h.xids DESC, h.kind = 'standby'
-   LIMIT 5` // a standby also hands on what a session here needs
+   LIMIT 5` // a standby also replays changes that a session here still needs
 
 	vacuums = `SELECT v.pid FROM pg_stat_progress_vacuum v`
 
 	// DoctorTables returns for each table the number of dead rows, the seconds since its last vacuum or since the
-	// statistics began, and whether a vacuum is running. A partitioned table has the sum of its partitions, and the
-	// vacuum time of the partition with most dead rows.
+	// statistics began, and whether a vacuum is running. For a partitioned table it returns the sum of its partitions, and
+	// the vacuum time of the partition with the most dead rows.
 	//
 	// Arguments: tables.
 	DoctorTables = `SELECT n.name, sum(s.n_dead_tup)::bigint,
@@ -165,8 +165,8 @@ ORDER BY 1, 2, 3`
 
 // The statements of Doctor on our own tables.
 const (
-	// DoctorForwarders lists forwarders with the seconds left of their leases, the seconds for which each has waited
-	// for others, the number of lanes that it owns, and the facts that it wrote about itself.
+	// DoctorForwarders lists forwarders with the seconds left of their leases, how many seconds each has waited for
+	// others, the number of lanes that it owns, and the facts that it wrote about itself.
 	DoctorForwarders = `SELECT f.id::text, f.name, f.scope, array_to_json(f.topics)::text,
        extract(epoch FROM f.expires_at - clock_timestamp())::float8,
        coalesce(extract(epoch FROM clock_timestamp() - f.waiting_since), 0)::float8, coalesce(l.lanes, 0), f.facts::text
@@ -233,8 +233,7 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
        coalesce((array_agg(l.message_id ORDER BY l.crashes DESC))[1], '')
   FROM looked l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
 
-	// DoctorOldest returns the age in seconds of the oldest published message that is kept, among the rows with the
-	// lowest ids.
+	// DoctorOldest returns the age in seconds of the oldest retained published message among the rows with the lowest ids.
 	//
 	// Arguments: rows to read.
 	DoctorOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(o.published_at)), 0)::float8
@@ -255,8 +254,8 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
         ORDER BY s.setdatabase DESC LIMIT 1) t ON true
  WHERE r.rolname = ANY ($1::text[]) ORDER BY 1`
 
-	// DoctorKeys reads the messages of a topic that have been ready for longest, and returns their number, the number
-	// with the most frequent key, that key, and the number whose key a failing message blocks.
+	// DoctorKeys reads the messages of a topic that have been ready the longest, and returns their number, the number with
+	// the most frequent key, that key, and the number blocked by a failing message of their key.
 	//
 	// Arguments: topic, messages to read in each lane.
 	DoctorKeys = `WITH looked AS MATERIALIZED (

@@ -1,6 +1,6 @@
 package sqltext
 
-// Reads of the forwarder besides Fetch: messages that block keys, and messages that may have been missed.
+// The other reads of the forwarder: messages that block keys, and messages that may have been missed.
 const (
 	// LoadBlocked reads a page of the messages that wait for another attempt and so block their keys, in id order, from a
 	// cursor in each lane on. If the last argument is true, dead messages block their keys as well. A lane with fewer
@@ -32,8 +32,8 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
          ORDER BY o.lane, o.id LIMIT $3::bigint)
         ORDER BY id LIMIT $3::bigint) h`
 
-	// Sweep lists messages that are pending at or below the cursors of some lanes, from a position in each on: the
-	// safety net of Fetch, for rows that were made pending again by other means.
+	// Sweep lists pending messages at or below the cursors of some lanes, from a position in each. It is the safety net of
+	// Fetch for rows that were made pending again by other means.
 	//
 	// Arguments: lanes, positions, ids up to which to read, limit per lane, topics (empty = all).
 	Sweep = `SELECT r.lane, r.id, r.key, r.topic
@@ -45,7 +45,7 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
           AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
         ORDER BY o.lane, o.id LIMIT $4::bigint) r`
 
-	// Pending returns those of some ids whose messages are pending, whenever they are due.
+	// Pending returns the ids whose messages are pending, whenever they are due.
 	//
 	// Arguments: ids, ascending.
 	Pending = `SELECT id FROM {outbox} WHERE ` + oneOf + ` AND published_at IS NULL AND dead_at IS NULL`

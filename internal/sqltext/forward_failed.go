@@ -9,20 +9,20 @@ const (
 	// charges once; a message that it had made dead is returned as dead again, and one that an operator has requeued
 	// since (another generation) is waiting and not charged.
 	//
-	// The CASE hides two tests for NULL from the planner. In a backlog that was not yet analyzed it takes them for very
+	// The CASE hides two tests for NULL from the planner, which in a table that was not analyzed considers them very
 	// selective, and then compares every pending message with every argument.
 	//
 	// Arguments: scope, owner; of each message: id, uuid with its generation, lane, epoch, attempts, delay in seconds,
 	// error, age in seconds from which the failure kills it (0 = at any age, negative = not at all).
 	SettleFailed = settleFailed + failedAnswers
 
-	// SettleFailedDeadLetters is SettleFailed that also writes a dead letter for each message that dies, except for dead
-	// letters themselves. A letter has no key in its row, because BlockKeyOnDead may block the key of its message; it
-	// is published with the key. It has a UUID of its own, because brokers and inboxes deduplicate by it. It does not
-	// inherit the delay and the generation of the message. Metadata values that are not text, which only SQL can have
-	// written and no message can carry, become text in the letter. Metadata that would command a broker are renamed.
+	// SettleFailedDeadLetters does the same as SettleFailed, and writes a dead letter for each message that dies, unless
+	// it is a dead letter itself. A dead letter has no key in its row, because BlockKeyOnDead may block the key of its
+	// message; it is published with the key. It has its own UUID, because brokers and inboxes deduplicate by it. It does
+	// not inherit the delay and the generation of the message. Metadata values that are not text, which only SQL can have
+	// written and no message can carry, are converted to text. Metadata that would command a broker are renamed.
 	//
-	// Arguments: those of SettleFailed, then the topic of the dead letters.
+	// Arguments: as for SettleFailed, then the topic of the dead letters.
 	SettleFailedDeadLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $11::text, o.payload,
@@ -39,7 +39,7 @@ const (
      WHERE s.dead AND o.topic <> $11::text
 )` + failedAnswers
 
-	// Commands matches the keys that may command a broker according to core.Commands.
+	// Commands matches the metadata keys for which core.Commands is true.
 	Commands = `^([Nn][Aa][Tt][Ss]-|(outbox_headers|_watermill_message_uuid|B?CC|x-delay)$)`
 
 	// MayWrite reports whether the current role may write messages.

@@ -6,14 +6,14 @@ const (
 	FromID       = 64
 	FromReady    = 128
 	FromDue      = 192
-	FromIDDead   = 256 // requested by id or by key, and dead
-	FromDeferred = 320 // deferred, and may continue
+	FromIDDead   = 256 // dead, and requested by id or by key
+	FromDeferred = 320 // deferred, and may be continued
 
-	WithoutPayload = 512 // added to the others: payload and metadata are large and were left out
+	WithoutPayload = 512 // added to the others: too large, so payload and metadata were left out
 )
 
 // The statements with which the forwarder reads the outbox in exact order. Package forwarder explains the protocol that
-// they implement, together with those of the files forward_*.go.
+// all statements of the files forward_*.go implement.
 const (
 	// Fetch reads, under one snapshot, the new rows in the lanes of one owner. Its first result is a header with the
 	// snapshot and values derived from it; then come the rows past each lane's cursor. The first column is the row's lane
@@ -31,9 +31,9 @@ const (
 	// partial index can deliver that order. Ordered by id alone, the planner may choose to walk the primary key through
 	// all published rows.
 	//
-	// Each lane is read over the same stretch of ids past its cursor. So lanes that start at the same place, as they do
-	// when a long transaction ends, share the pages of the table that they visit: a page of many published rows is loaded
-	// once, not once for each lane.
+	// Each lane is read over the same stretch of ids past its cursor. So lanes that start at the same place, as after a
+	// long transaction, share the pages of the table that they read: a page of many published rows is loaded once, not
+	// once per lane.
 	//
 	// Arguments by lane have a value for each of the 64 lanes, in order, so that a lane finds its value by its number.
 	// Otherwise a generic plan would compare each lane with each argument.
@@ -42,43 +42,43 @@ const (
 	// by lane its epoch (0 = not to be read), cursor, limit, and how much that grows if the lane starts below its cursor;
 	// topics (empty = all); how many ids past its cursor a lane is read; how large a row may be to come as a whole.
 	//
-	// Payload and metadata of larger rows are NULL, see FetchPayloads, so the size of the result is bounded. Finding out
-	// the size of a payload reads nothing of it, wherever it is stored; metadata must be read only if it is itself large.
-	// Of a due row's metadata the generation remains: it shows whether the message was requeued again.
+	// Payload and metadata of larger rows are NULL, so the size of the result is bounded; FetchPayloads reads them.
+	// Computing the size of a payload reads none of it, wherever it is stored; metadata must be read only if they are
+	// large. The metadata of a due row are reduced to the generation, which shows whether the message was requeued again.
 	Fetch = fetchHeader + fetchReady
 
-	// FetchRange is Fetch for lanes that all start in one place and own most of the rows that follow. It walks that range
-	// of the primary key once instead of the index of each lane, which costs a third less per row because the rows of a
-	// page are visited together. The limit is the sum of the lanes' limits.
+	// FetchRange is the variant of Fetch for lanes that all start in one place and own most of the rows that follow. It
+	// reads that range of the primary key once instead of the index of each lane, which costs a third less per row because
+	// the rows of a page are visited together. The limit is the sum of the lanes' limits.
 	//
-	// Arguments: those of Fetch.
+	// Arguments: as for Fetch.
 	FetchRange = fetchHeader + fetchRange
 
-	// FetchApart is Fetch for the connection that only reads. It compares ids on their own as well as in rows, so that
-	// it reads only the partitions that it needs. On other connections, where the planner may sort, it underestimates a
-	// range and would sort the rows of the primary key.
+	// FetchApart is the variant of Fetch for the connection that only reads. It compares ids on their own as well as in
+	// rows, so that it reads only the partitions that it needs. On other connections, where the planner may sort, it
+	// underestimates a range and would sort the rows of the primary key.
 	//
-	// Arguments: those of Fetch.
+	// Arguments: as for Fetch.
 	FetchApart = fetchHeader + fetchReadyApart
 
-	// FetchMoreApart is FetchMore for the connection that only reads.
+	// FetchMoreApart is the variant of FetchMore for the connection that only reads.
 	//
-	// Arguments: those of FetchMore.
+	// Arguments: as for FetchMore.
 	FetchMoreApart = fetchHeader + fetchReadyApart + fetchByID + fetchDue + fetchDeferredApart
 
-	// FetchMore is Fetch that also reads rows by id, rows that fell due, and deferred rows. Most reads need neither,
-	// and the statement is planned each time.
+	// FetchMore also reads rows by id, due rows, and deferred rows. It is separate from Fetch because most reads need none
+	// of these and the statement is planned each time.
 	//
-	// Arguments: those of Fetch; ids, ascending; whether to include dead rows among them; by lane the largest number of
+	// Arguments: as for Fetch; ids, ascending; whether to include dead rows among them; by lane the largest number of
 	// due rows (empty array to leave them out), and the topics to leave out; by lane the first id, the last id and the
 	// largest number of deferred rows (empty array to leave them out), the lanes to read for all keys, as bits, and the
 	// keys for the other lanes; keys and topics whose due rows to leave out, unless these block their keys. Dead rows of
 	// the keys for the other lanes are returned as if requested by id.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue + fetchDeferred
 
-	// FetchRangeMore is FetchRange that also reads the additional rows of FetchMore.
+	// FetchRangeMore is FetchRange with the additional rows of FetchMore.
 	//
-	// Arguments: those of FetchMore.
+	// Arguments: as for FetchMore.
 	FetchRangeMore = fetchHeader + fetchRange + fetchByID + fetchDue + fetchDeferredApart
 
 	fetchHeader = `WITH clock AS MATERIALIZED (
@@ -111,7 +111,7 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
        NULL::bytea AS payload, NULL::jsonb AS metadata, now.at AS created_at, 0 AS attempts
   FROM now CROSS JOIN rewind`
 
-	// Values in a row that clients cannot read, such as infinity, must not stop the read.
+	// Values that clients cannot read, such as infinity, must not stop the read.
 	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
 		`AS created_at`
 
@@ -204,7 +204,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 320 ELSE 832 END::smallint, r.id, r.uuid,
         ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
  WHERE $20::bigint[] <> '{}'`
 
-	// A row of such a key that was declared dead after it was deferred blocks the key as well.
+	// A row of such a key that was marked dead after it was deferred also blocks the key.
 	deferredDead = `
 UNION ALL
 SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.created_at, r.attempts
@@ -218,9 +218,9 @@ SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.creat
         ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
  WHERE $15::bool AND $20::bigint[] <> '{}' AND $22::text[] <> '{}'`
 
-	// FetchPayloads reads large payloads that the other reads left out, of rows in the requested order: as many as fit,
-	// and the first however large it is. The others come without payload and metadata, and rows that are no longer to
-	// be published are missing. It is a separate statement because its arguments depend on the result of the others.
+	// FetchPayloads reads large payloads that the other reads left out, in the requested order: as many as fit, and the
+	// first however large it is. Further rows have no payload and metadata, and rows that must no longer be published are
+	// missing. It is a separate statement because its arguments depend on the results of the others.
 	//
 	// Arguments: ids; room in bytes.
 	FetchPayloads = `SELECT s.id, s.uuid, CASE WHEN s.whole THEN s.payload END, CASE WHEN s.whole THEN s.metadata END,

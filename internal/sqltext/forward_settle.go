@@ -2,23 +2,23 @@ package sqltext
 
 // The statements that settle published messages.
 const (
-	// SettlePublished marks messages published. A publish that happened is a fact, whichever forwarder reports it and
-	// whoever owns the lane now, so no epoch is checked. But in another incarnation of the server an id may mean
-	// another message, after a TRUNCATE ... RESTART IDENTITY, a crash or a restore: then the uuid must match as well.
-	// It must also match after the sequence was set back, which keeps its file. Always comparing uuids costs the server
-	// 1.5 to 3 us per message.
+	// SettlePublished marks messages published. A publish is a fact, whichever forwarder reports it and whoever owns the
+	// lane now, so it does not check epochs. But in another incarnation of the server an id may mean another message,
+	// after a TRUNCATE ... RESTART IDENTITY, a crash or a restore: then the uuid must match as well. It must also match
+	// after the sequence was set back, which keeps its file. Always comparing uuids would cost the server 1.5 to 3 us per
+	// message.
 	//
-	// A message that an operator has requeued since is another generation, which has not been published yet. It has a
-	// due time, so that the metadata of others need not be read.
+	// A message that an operator has requeued since is another generation, which has not been published yet. It has a due
+	// time, so only the metadata of rows with a due time must be read.
 	//
 	// Arguments: ids, ascending; uuids with their generations, the incarnation in which all of them were read as in
 	// Fetch's header ('' = they differ, or it is over), and the sequence as of a read in that incarnation.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
  WHERE ` + oneOf + ` AND published_at IS NULL` + sameMessage
 
-	// SettlePublishedDelete is SettlePublished for an outbox that keeps nothing.
+	// SettlePublishedDelete deletes the messages, for an outbox without a retention.
 	//
-	// Arguments: those of SettlePublished.
+	// Arguments: as for SettlePublished.
 	SettlePublishedDelete = `DELETE FROM {outbox} WHERE ` + oneOf + sameMessage
 
 	// oneOf finds rows by their ids. The bounds let the planner exclude partitions, as an array does only in a plan
@@ -39,32 +39,33 @@ const (
 
 	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
 
-	// SettleSpan is SettlePublished for all ids of an inclusive range except some. It does not compare uuids: in
-	// another incarnation it does nothing, and it skips rows with a generation. It walks the index once instead of
-	// looking up each id, which costs half as much.
+	// SettleSpan marks all messages of an inclusive range of ids published, except some. It does not compare uuids: in
+	// another incarnation it does nothing, and it skips rows with a generation. It scans the index once instead of looking
+	// up each id, which costs half as much.
 	//
 	// Arguments: the lowest and the highest id; incarnation and sequence as for SettlePublished; ids to leave out.
 	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan +
 		` AND published_at IS NULL`
 
-	// SettleSpanDelete is SettleSpan for an outbox that keeps nothing.
+	// SettleSpanDelete deletes the messages, for an outbox without a retention.
 	//
-	// Arguments: those of SettleSpan.
+	// Arguments: as for SettleSpan.
 	SettleSpanDelete = `DELETE FROM {outbox}` + inSpan
 
 	inSpan = `
  WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + firstGeneration
 
-	// SettleUnlocked is SettlePublished that skips messages locked by other transactions, and returns their ids.
+	// SettleUnlocked does the same as SettlePublished, but skips messages locked by other transactions and returns their
+	// ids.
 	//
 	// Arguments: ids, ascending; uuids with their generations.
 	SettleUnlocked = unlocked + `, settled AS (
     UPDATE {outbox} o SET published_at = clock_timestamp(), dead_at = NULL FROM free WHERE o.id = free.id
 )` + stillLocked
 
-	// SettleUnlockedDelete is SettleUnlocked for an outbox that keeps nothing.
+	// SettleUnlockedDelete deletes the messages, for an outbox without a retention.
 	//
-	// Arguments: those of SettleUnlocked.
+	// Arguments: as for SettleUnlocked.
 	SettleUnlockedDelete = unlocked + `, settled AS (
     DELETE FROM {outbox} o USING free WHERE o.id = free.id
 )` + stillLocked

@@ -2,10 +2,10 @@ package sqltext
 
 // Cleaning the outbox, and its paused topics.
 const (
-	// CleanPublished deletes published messages past the retention from one stretch of the primary key, with bounded
-	// numbers of rows and of ids: under a long transaction deleted rows stay in the index. It returns where the next
-	// call may begin, whether that is as far as there is something to delete (the rows beyond are too young, or do not
-	// exist), up to where nothing is left, and the number of deleted rows.
+	// CleanPublished deletes published messages past the retention from one range of the primary key. Both its rows and
+	// its ids are bounded, because deleted rows stay in the index while a long transaction is open. It returns where the
+	// next call may begin, whether nothing is left to delete beyond that (the rows are too young, or do not exist), up to
+	// where nothing is left, and the number of deleted rows.
 	//
 	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch, time from
 	// which the retention counts back (RFC 3339 text, empty = now).

@@ -1,8 +1,8 @@
 package sqltext
 
 // The history of a message of the outbox is in its row: a JSON array of its last 20 failed attempts and acts of
-// operators, oldest first. The statements that settle a failure or perform an act write it, so a message that is
-// published at the first attempt costs nothing more.
+// operators, oldest first. The statements that settle a failure or perform an act write it, so a message published at
+// the first attempt costs nothing extra.
 const (
 	// NoteAttempt is the part of SettleFailed that records the attempt. Repeated after an unknown commit, it records it
 	// once.

@@ -4,9 +4,9 @@ package sqltext
 const (
 	// ClaimKey decides in one statement whether the caller must carry out a request, the first column: it is false if a
 	// request of the same identity was carried out and has not expired. An expired one is replaced, with its note and
-	// answer. A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with
-	// the statement, so that the handler's own statements wait as long as they would without us. The second column
-	// tells whether COMMIT may wait for a standby, as in ClaimInbox.
+	// response. A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with the
+	// statement, so that the handler's own statements keep their lock_timeout. The second column tells whether COMMIT may
+	// wait for a standby, as in ClaimInbox.
 	//
 	// The error is 55P03 if the other transaction does not end in time.
 	//
@@ -26,23 +26,23 @@ SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
        set_config('lock_timeout', w.lock_timeout, true)
   FROM waits w LEFT JOIN claimed c ON true`
 
-	// ReadAnswer reads the request that ClaimKey found. The status is NULL if its handler committed without an answer.
+	// ReadAnswer reads the request that ClaimKey found. The status is NULL if its handler committed without a response.
 	//
 	// Arguments: tenant, method, route, key.
 	ReadAnswer = `SELECT i.fingerprint, i.status, i.header, i.body FROM {idempotency} i
  WHERE i.tenant = $1::text AND i.method = $2::text AND i.route = $3::text AND i.key = $4::text`
 
-	// StoreAnswer stores the answer to a request that ClaimKey claimed in this transaction.
+	// StoreAnswer stores the response to a request that ClaimKey claimed in this transaction.
 	//
 	// Arguments: tenant, method, route, key, status, header, body.
 	StoreAnswer = `UPDATE {idempotency} i SET status = $5::int, header = $6::bytea, body = $7::bytea
  WHERE i.tenant = $1::text AND i.method = $2::text AND i.route = $3::text AND i.key = $4::text`
 
-	// StoreAnswerMarked is StoreAnswer for a transaction that has the mark: after a COMMIT by the handler it must not
-	// commit on its own.
+	// StoreAnswerMarked is the StoreAnswer of a marked transaction: after a COMMIT by the handler it must not commit on
+	// its own.
 	StoreAnswerMarked = StoreAnswer + ` AND ` + isMarked
 
-	// CleanKeys deletes a batch of expired requests and their stored responses. Each row has its time of expiry.
+	// CleanKeys deletes a batch of expired requests and their stored responses. Each row has its own expiry.
 	//
 	// Arguments: batch size, time by which they must have expired (RFC 3339 text, empty = now).
 	CleanKeys = `DELETE FROM {idempotency} WHERE ctid = ANY (ARRAY(

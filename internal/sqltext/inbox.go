@@ -56,10 +56,10 @@ ON CONFLICT (consumer, message_id) DO UPDATE
    SET attempts = i.attempts + 1, last_error = excluded.last_error` + noteFailure + `
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
 
-	// InboxFailures returns the number of recorded failures of a message, the seconds since the first of them, and
-	// whether the message, with this content if both are known, was processed or is dead. It returns no row if nothing
-	// is recorded. The lock makes it wait for a copy that is being handled, and for a synchronous standby at commit:
-	// the record that a message was processed must not be lost with this server.
+	// InboxFailures returns the number of recorded failures of a message, the seconds since the first of them, and whether
+	// the message, with this content if both are known, was processed or is dead. It returns no row if nothing is
+	// recorded. The lock makes it wait for a copy that is being handled, and at commit for a synchronous standby: the
+	// record that a message was processed must not be lost with this server.
 	//
 	// Arguments: consumer, message id, content hash (bytea, may be NULL).
 	InboxFailures = `SELECT CASE WHEN processed_at IS NULL AND dead_at IS NULL THEN attempts ELSE 0 END,
@@ -90,10 +90,10 @@ RETURNING i.revived`
        statement_timestamp()) - $1::float8 * interval '1 second'
      ORDER BY processed_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 
-	// CleanInboxFailed deletes rows of messages that first failed longer ago than that, were never processed and are
-	// not dead. Such a row guards nothing: if its message is redelivered, its failures are counted from zero.
+	// CleanInboxFailed deletes rows of messages that first failed longer ago than that, were never processed and are not
+	// dead. Such a row does not prevent a repetition: if its message is redelivered, its failures are counted from zero.
 	//
-	// Arguments: those of CleanInbox.
+	// Arguments: as for CleanInbox.
 	CleanInboxFailed = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
      WHERE received_at < coalesce(nullif($3::text, '')::timestamptz,

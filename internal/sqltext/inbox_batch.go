@@ -1,11 +1,11 @@
 package sqltext
 
-// ClaimInboxes is ClaimInbox for many messages of a consumer, with different ids. It returns a row for each message
-// that is ours to process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for
-// a message that failed before, that a copy handled while this statement waited, or whose row a trigger kept away: use
-// ClaimInbox for those. Rows are locked in the order of their ids, so that two processes with the same messages do not
-// deadlock. Only messages that were not claimed are looked up, one by one: a join reads the consumer's whole inbox
-// while the table was never analyzed.
+// ClaimInboxes claims many messages of a consumer, with different ids. It returns a row for each message that the
+// caller must process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for a
+// message that failed before, that a copy handled while this statement waited, or whose row a trigger kept from being
+// stored: use ClaimInbox for those. Rows are locked in the order of their ids, so that two processes with the same
+// messages do not deadlock. Only messages that were not claimed are looked up, one by one: a join reads the consumer's
+// whole inbox while the table was never analyzed.
 //
 // Arguments: consumer, message ids, content hashes (bytea, may be empty).
 const ClaimInboxes = `WITH asked AS MATERIALIZED (SELECT * FROM unnest($2::text[], $3::bytea[]) AS a(id, hash)),

@@ -3,12 +3,12 @@ package sqltext
 // The statements with which forwarders share the lanes of a scope. Every change of a lane's owner compares and raises
 // its epoch, so of two forwarders that decide on stale data only one succeeds.
 const (
-	// LockForwarders keeps others from joining while one checks whether it may. It blocks nothing else: a process that
-	// is suspended while it has the lock must not keep the others from renewing their leases.
+	// LockForwarders keeps others from joining while a forwarder checks whether it may. It blocks nothing else: a process
+	// that is suspended while it has the lock must not keep others from renewing their leases.
 	LockForwarders = `SELECT pg_advisory_xact_lock(` + forwardersLock + `)`
 
-	// LockToJoin is LockForwarders with limits. The server ends the session of a process that stops between two
-	// statements of this transaction, and frees the lock. Others wait only slightly longer than that takes. The
+	// LockToJoin takes the lock of LockForwarders with time limits. If a process stops between two statements of this
+	// transaction, the server ends its session, which frees the lock. Others wait slightly longer than that takes. The
 	// functions run from left to right.
 	//
 	// Arguments: how long this session may be idle in the transaction, how long it waits for a lock, in milliseconds.
@@ -29,9 +29,9 @@ const (
 
 	forwardersLock = `hashtextextended('forwarders of ' || {outbox_text}, 0)`
 
-	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. Its wait counts from that of
-	// the first forwarder of its set: the sets take turns, not the forwarders. After its lease expires it must wait
-	// again.
+	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. Its wait counts from the
+	// beginning of the wait of the first forwarder of its set, because the sets take turns, not the forwarders. After its
+	// lease expires it must wait again.
 	//
 	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds, facts about itself (JSON),
 	// its own time (seconds since 1970).
@@ -61,8 +61,8 @@ ON CONFLICT (id) DO UPDATE
    AND (f.waiting_since IS NULL OR (f.waiting_since, f.scope, f.topics) < (mine.waiting_since, mine.scope, mine.topics))
  ORDER BY f.waiting_since NULLS FIRST, f.id LIMIT 10`
 
-	// JoinForwarders ends the wait of a forwarder, and starts its lease again: the steps since its announcement may
-	// have taken most of the lease.
+	// JoinForwarders ends the wait of a forwarder and restarts its lease, of which the steps since its announcement may
+	// have taken most.
 	//
 	// Arguments: own id, lease time in seconds.
 	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL,
@@ -119,8 +119,9 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
   FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp()
  WHERE l.scope = $1::text AND l.lane BETWEEN 0 AND 63 ORDER BY l.lane`
 
-	// TakeLanes takes lanes whose epoch has not changed and whose owner is not alive. It sets epochs above all that the
-	// new owner had of them: those in the table may be older, after a crash that lost commits, or a restore.
+	// TakeLanes takes lanes whose epoch has not changed and whose owner is not alive. It sets epochs above all epochs
+	// under which the new owner had the lanes: after a crash that lost commits, or a restore, the epochs in the table may
+	// be older.
 	//
 	// Arguments: scope, own id, lanes, epochs, the highest epochs that the new owner had.
 	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = greatest(l.epoch, c.had) + 1
@@ -129,10 +130,10 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
    AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
 RETURNING l.lane, l.epoch`
 
-	// RetakeLanes raises the epochs of one's own lanes. A forwarder uses it to start again with its lanes: results
-	// under the old epochs that are not settled yet must not count.
+	// RetakeLanes raises the epochs of a forwarder's own lanes, so that it can start over with them: unsettled results
+	// under the old epochs must not count.
 	//
-	// Arguments: those of TakeLanes.
+	// Arguments: as for TakeLanes.
 	RetakeLanes = `UPDATE {lanes} l SET epoch = greatest(l.epoch, c.had) + 1
   FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS c(lane, epoch, had)
  WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = c.lane AND l.epoch = c.epoch
@@ -151,9 +152,9 @@ RETURNING l.lane, l.epoch`
 	LeaveForwarders = `WITH topics AS (DELETE FROM {outbox_topics} WHERE forwarder = $1::uuid)
 DELETE FROM {forwarders} WHERE id = $1::uuid`
 
-	// ForgetForwarders deletes the rows of forwarders that are gone: heartbeat rows that expired long ago, the lanes of
-	// scopes without any, and the topics that they had paused. It must run in a transaction after LockForwarders, or
-	// the lanes of a forwarder that joins may vanish.
+	// ForgetForwarders deletes the rows of forwarders that no longer exist: heartbeat rows that expired long ago, the
+	// lanes of scopes without forwarders, and the topics that they had paused. It must run in a transaction after
+	// LockForwarders; otherwise the lanes of a forwarder that joins may vanish.
 	//
 	// Arguments: age in seconds.
 	ForgetForwarders = `WITH gone AS (

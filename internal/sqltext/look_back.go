@@ -2,7 +2,7 @@ package sqltext
 
 // The statements with which package outboxtest reads written messages.
 const (
-	// LastMessage is the highest id in the outbox.
+	// LastMessage returns the highest id in the outbox.
 	LastMessage = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
 	// MessagesPast reads messages past an id, whatever their state.

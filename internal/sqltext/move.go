@@ -28,7 +28,7 @@ const (
 	// LogGroups lists consumer groups of a log.
 	LogGroups = `SELECT p.consumer_group::text FROM {offsets} p ORDER BY p.consumer_group LIMIT 10`
 
-	// BeginLog gives a consumer group that has never read a position, as its subscriber does.
+	// BeginLog gives a position to a consumer group that has never read, as its subscriber does.
 	//
 	// Arguments: consumer group.
 	BeginLog = `INSERT INTO {offsets} (consumer_group, offset_acked, last_processed_transaction_id)
@@ -118,14 +118,14 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
 	// CountOwn counts pending rows of a user's table.
 	CountOwn = `SELECT count(*) FROM {table} m WHERE {pending}`
 
-	// BuryMessage writes a message that is dead from the start.
+	// BuryMessage writes a dead message.
 	//
 	// Arguments: uuid, topic, payload, metadata (JSON text), reason.
 	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, metadata, dead_at, last_error)
 VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::text)`
 
-	// BoundLockWaits bounds each wait for a lock until the transaction ends, overriding the role's and the database's
-	// bound.
+	// BoundLockWaits bounds each wait for a lock until the transaction ends, overriding the setting of the role and the
+	// database.
 	//
 	// Arguments: the bound, as in SET; 0 = none.
 	BoundLockWaits = `SELECT set_config('lock_timeout', $1::text, true)`
@@ -151,7 +151,7 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
   FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid CROSS JOIN `
 	locked = ` WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = `
 
-	// LiveForwarders lists forwarders of the outbox that have not ended, or whose lease has not run out.
+	// LiveForwarders lists forwarders of the outbox that have neither ended nor let their lease expire.
 	LiveForwarders = `SELECT f.name FROM {forwarders} f WHERE f.expires_at > clock_timestamp() ORDER BY f.name LIMIT 10`
 
 	// ReadPending reads and locks unsettled messages past an id, with the times until which they are delayed.

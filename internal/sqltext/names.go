@@ -15,12 +15,12 @@ import (
 // Cure: use at most 40 ASCII letters, digits, _, $ and -; a letter or _ first.
 var ErrBadName = errors.New("bad table name")
 
-// Tables are the names of the tables. The zero value means the defaults in the search path of the
-// connection. A name may hold ASCII letters, digits, _, $ and -, may not start with a digit or -,
-// and has at most 40 bytes; it is always quoted, so it is case-sensitive. Names that are derived from it may be longer.
-// Services that share a schema each choose an Outbox.
+// Tables are the names of the tables. The zero value means the defaults in the search path of the connection. A name
+// may hold ASCII letters, digits, _, $ and -, may not start with a digit or -, and has at most 40 bytes; it is always
+// quoted, so it is case-sensitive. Names that are derived from it may be longer. Services that share a schema must each
+// choose a different Outbox.
 type Tables struct {
-	Schema     string // schema of all tables; default: none, that is the connection's search_path
+	Schema     string // default: none, so the search_path of the connection applies
 	Outbox     string // default "outbox"
 	Lanes      string // default: Outbox + "_lanes"
 	Forwarders string // default: Outbox + "_forwarders"
@@ -28,7 +28,7 @@ type Tables struct {
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
 	Audit      string // default: Outbox + "_audit"
-	// Idempotency is for answers to HTTP requests, of package idempotency; default: Outbox + "_idempotency".
+	// Idempotency holds the HTTP responses of package idempotency; default: Outbox + "_idempotency".
 	Idempotency string
 }
 
@@ -40,7 +40,7 @@ const life = `(SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' 
 
 var nameShape = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_$-]{0,39}$`)
 
-// WithDefaults returns the names with every empty one filled in.
+// WithDefaults returns the names with the defaults of empty ones filled in.
 func (n Tables) WithDefaults() Tables {
 	fill := func(s *string, def string) {
 		if *s == "" {
@@ -62,8 +62,8 @@ func (n Tables) WithDefaults() Tables {
 	return n
 }
 
-// Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or
-// of an index or sequence of these tables.
+// Validate returns an ErrBadName for the first name that is refused, or equals the name of another table, or of an
+// index or sequence of these tables.
 func (n Tables) Validate() error {
 	n = n.WithDefaults()
 	derived := Tables{Outbox: n.Outbox}.WithDefaults()
@@ -124,7 +124,7 @@ func (n Tables) Render(statement string) string {
 	return r.Replace(strings.ReplaceAll(statement, "{life}", life))
 }
 
-// renderer is cached, as most programs have one set of names, and it costs more to make than to use.
+// renderer is cached, because most programs have one set of names, and making it costs more than using it.
 type renderer struct {
 	of Tables
 	*strings.Replacer

@@ -51,9 +51,9 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
          FROM (SELECT to_regclass({outbox_id_seq_text}) AS id) i) s
  WHERE c.oid = to_regclass({outbox_text})`
 
-	// PartitionRows describes each range of ids by its position: the age in seconds of the row with the lowest id (NULL =
-	// no rows), whether one of the last 100 rows was settled since a time, and the numbers of pending and dead rows. It
-	// counts up to a number of rows in each index, and reads through the outbox, which needs no privileges on the
+	// PartitionRows describes ranges of ids: the number of the range, the age in seconds of the row with the lowest id
+	// (NULL = no rows), whether one of the last 100 rows was settled since a time, and the numbers of pending and dead
+	// rows. It counts up to a number of rows in each index, and reads through the outbox, which needs no privileges on the
 	// partitions.
 	//
 	// Arguments: first ids, ids that they end below, time (RFC 3339 text), rows.
@@ -103,8 +103,8 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
   FROM {partition} o`
 
 	// PartitionTx is the first statement of a transaction that locks the outbox or its partitions. Even if the program
-	// dies, the locks are released soon. It does not wait for a standby while it holds them: after a failover the work is
-	// done again. It fails instead of reading only the rows that policies leave visible.
+	// dies, the locks are released soon. COMMIT does not wait for a standby while it holds them: after a failover the work
+	// is done again. It fails instead of reading only the rows that policies leave visible.
 	//
 	// Its timeouts are for locks that nobody but VACUUM, ANALYZE and changes of a table wait for. Autovacuum gives way to
 	// such a lock once it has waited for deadlock_timeout.
@@ -127,18 +127,18 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	PartitionReserveOutbox = `LOCK TABLE ONLY {outbox} IN SHARE UPDATE EXCLUSIVE MODE`
 	PartitionReserve       = `LOCK TABLE {partition} IN SHARE UPDATE EXCLUSIVE MODE`
 
-	// PartitionFar is the highest id in the default partition from one id on and below another; 0 = none.
+	// PartitionFar returns the highest id in the default partition between two ids, the second exclusive; 0 = none.
 	//
 	// Arguments: two ids.
 	PartitionFar = `SELECT coalesce((SELECT max(o.id) FROM {partition} o WHERE o.id >= $1::bigint AND o.id < $2::bigint),
   0)`
 
-	// PartitionMake makes a table like the outbox, and each index in the tablespace of the outbox's index.
+	// PartitionMake makes a table like the outbox, with each index in the tablespace of the outbox's index.
 	PartitionMake = `CREATE TABLE {partition} (LIKE {outbox} INCLUDING ALL){options}{tablespace};
 ALTER TABLE {partition} OWNER TO {owner}`
 
 	// PartitionGranted lists the roles to whom ALTER DEFAULT PRIVILEGES grants tables that the current role makes, as SQL.
-	// Nobody but the owner is to use a partition by its own name.
+	// Only the owner may use a partition by its own name.
 	PartitionGranted = `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
   FROM pg_class t, pg_roles r, pg_default_acl d, aclexplode(d.defaclacl) a
  WHERE t.oid = to_regclass({outbox_text}) AND r.rolname = current_user AND d.defaclrole = r.oid

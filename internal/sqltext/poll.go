@@ -3,10 +3,10 @@ package sqltext
 // The statements that poll an outbox without a forwarder for work.
 const (
 	// PollOutbox returns the last id drawn from the sequence, the lowest transaction id in progress, the next one to be
-	// assigned, whether the server is a standby, whether a message above a given id is ready, and the seconds until one
-	// falls due (NULL: none waits). The last two are read only if the id differs from the argument, or on request, when
-	// all ready messages count. So an idle outbox costs one row. The id, the snapshot and the next transaction id are
-	// taken in the order that Fetch explains.
+	// assigned, whether the server is a standby, whether a message above a given id is ready, and the seconds until the
+	// next one is due (NULL: no message waits). The last two are read only if the id differs from the argument, or on
+	// request, when all ready messages count. So an idle outbox costs one row. The id, the snapshot and the next
+	// transaction id are taken in the order that Fetch explains.
 	//
 	// Arguments: the last id seen, whether to read everything, topics (empty = all).
 	PollOutbox = `WITH clock AS MATERIALIZED (
@@ -56,8 +56,8 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
           FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS n(sequence, relation, ord)) s
  ORDER BY s.ord`
 
-	// RestOfQueue returns the last id drawn, whether there is an unfinished message that does not wait, and the seconds
-	// until the next one falls due (NULL: none waits).
+	// RestOfQueue returns the last id drawn, whether an unfinished message does not wait, and the seconds until the next
+	// one is due (NULL: no message waits).
 	RestOfQueue = `WITH clock AS MATERIALIZED (SELECT last_value - (NOT is_called)::int AS last FROM {queue_id_seq})
 SELECT c.last,
        EXISTS (SELECT FROM {queue} q WHERE q.state = 'processing' AND q.due_at IS NULL)

@@ -1,11 +1,11 @@
 package sqltext
 
-// The statements of package queue that store messages. Settling and claiming are in files of their own. All times are
-// the database's.
+// The statements of package queue that store messages. Settling and claiming have their own files. All times are the
+// database's.
 //
 // A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for
-// a claim gives it a due time. So claims pass the ready rows once, upwards by id, and remember the last id that they
-// passed.
+// a claim gives it a due time. So claims read the ready rows once, in ascending order of ids, and remember the last id
+// that they read.
 const (
 	// EnqueueMessages stores a batch in one statement, and returns the result of each item and the hash under which it was
 	// known. Its items are distinct and in the order of source and message id, like those of all batches.
@@ -16,7 +16,7 @@ const (
 	// stored inserts and updates in one pass in the order of the items, and waits where another transaction is changing a
 	// row. So two batches wait for each other in at most one place, and do not deadlock. The state of the row at that time
 	// decides. A row without an owner takes the content, the later one of two. A row that has an owner by then is left
-	// alone and has no result: a second call returns one. Only the update knows the hash that a row had before; it leaves
+	// alone and has no result; a second call returns one. Only the update knows the hash that a row had before; it leaves
 	// it in a setting for RETURNING.
 	//
 	// again comes after that: it waits for nothing, but others may wait for its locks.
@@ -107,17 +107,17 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
 	hashBefore = `watermill_outbox.hash_before`
 
-	// givingBack marks the transaction as one that takes messages from an owner without making them done. Enqueue waits
+	// givingBack marks the transaction as one that takes messages from an owner without marking them done. Enqueue waits
 	// for such a transaction, but not for a handler's transaction that has acked its message. Both have locked a row that
-	// has an owner, and only the mark tells them apart. It is set before the lock. Enqueue looks for the mark of the
-	// session that has locked the row, or had. Behind a savepoint the row has the transaction id of the savepoint, so
+	// has an owner, and only the mark distinguishes them. It is set before the lock. Enqueue looks for the mark of the
+	// transaction that locked the row last. Behind a savepoint the row has the transaction id of the savepoint, so
 	// behindSavepoint marks that one too once it is known.
 	givingBack      = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
 	behindSavepoint = `RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid ` +
 		`THEN pg_try_advisory_xact_lock(8031453474740764672 + q.xmin::text::bigint) END`
 
-	// onAStandby makes COMMIT wait for a standby, if there is one, although nothing was changed: it waits for everything
-	// that was written to the log before. A subquery runs once, however many rows use it.
+	// onAStandby makes COMMIT wait for a standby, if any, although nothing was changed: it waits for everything written to
+	// the WAL before. A subquery runs once, however many rows use it.
 	onAStandby = `(SELECT CASE WHEN current_setting('synchronous_standby_names') = '' THEN true
                      ELSE pg_logical_emit_message(true, 'watermill_outbox', '') IS NOT NULL END)`
 
@@ -159,8 +159,8 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
   WHEN isfinite(q.expires_at) THEN q.expires_at END,
        q.attempts, coalesce(q.last_error, '')`
 
-	// MarkProcessing records that the caller works on a message. One without a topic is never claimed; a dead one may
-	// be claimed again, with all its attempts and its full time. It returns a row if the message exists; a done message
+	// MarkProcessing records that the caller works on a message. A message without a topic is never claimed; a dead one
+	// can be claimed again, with all attempts and without expiry. It returns a row if the message exists; a done message
 	// stays done.
 	//
 	// Arguments: source, message id.

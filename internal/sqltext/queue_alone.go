@@ -1,11 +1,11 @@
 package sqltext
 
-// The statements for single messages. They run after a statement for many was refused: a constraint or trigger that a
-// user added to the table refuses the update of some rows, and so fails the whole statement.
+// The statements for single messages. They run after a statement for many failed because a constraint or trigger that a
+// user added to the table refuses the update of some rows.
 const (
 	// ListClaimable lists messages that a claim may have chosen.
 	//
-	// Each list picks some of them at random, and those of the given topics last, so that others do not wait behind a
+	// Each list picks some of them at random, and messages of the given topics last, so that others do not wait behind a
 	// topic in which many are refused.
 	//
 	// Arguments: ids to leave out, topics that come last, largest number to list, rows of each index to pick them from,
@@ -21,7 +21,7 @@ const (
           ORDER BY q.due_at, q.id LIMIT $4::int)) q
  ` + someListed
 
-	// ListExpired lists messages without an owner that were not handled in time.
+	// ListExpired lists messages without an owner that have expired.
 	//
 	// Arguments: the first five of ListClaimable, whether to include messages that are not due.
 	ListExpired = listedColumns + `
@@ -56,9 +56,9 @@ const (
             AND NOT ($7::bool AND q.crashes > 0) AND q.owner IS NULL AND ` + notPaused + `
             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
 
-	// ClaimMessage is ClaimReady, ClaimTopics or ClaimExpired for one message.
+	// ClaimMessage claims one message, as ClaimReady, ClaimTopics or ClaimExpired would.
 	//
-	// Arguments: source, message id, owner, lease in seconds, whether it was not handled in time.
+	// Arguments: source, message id, owner, lease in seconds, whether it has expired.
 	ClaimMessage = `WITH locked AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.source = $1 AND q.message_id = $2 AND q.state = 'processing' AND q.owner IS NULL
@@ -70,7 +70,7 @@ const (
       FROM locked f WHERE q.ctid = f.ctid
     RETURNING ` + queueColumns + orUnchanged
 
-	// ReapMessage is ReapLeases for one message.
+	// ReapMessage reaps the lease of one message.
 	//
 	// Arguments: source, seconds of wait by attempt, attempts after which a message is dead (NULL = never), message id.
 	ReapMessage = `WITH locked AS MATERIALIZED (
@@ -84,7 +84,7 @@ const (
       FROM locked l WHERE q.ctid = l.ctid
     RETURNING ` + queueColumns + orUnchanged
 
-	// ExpireMessage is ExpireMessages for one message.
+	// ExpireMessage marks one expired message dead.
 	//
 	// Arguments: source, message id.
 	ExpireMessage = `WITH locked AS MATERIALIZED (
@@ -97,8 +97,8 @@ const (
       FROM locked l WHERE q.ctid = l.ctid
     RETURNING ` + queueColumns + orUnchanged
 
-	// orUnchanged ends a statement for one message: a row with the state 'unchanged' means that a trigger kept the
-	// locked row from changing.
+	// orUnchanged is the end of a statement for one message: a row with the state 'unchanged' means that a trigger kept
+	// the locked row from changing.
 	orUnchanged = `
 )
 SELECT * FROM changed

@@ -21,7 +21,8 @@ const (
 	// not updated, as if the limit had been lower; then the header's key is 'cut'. The sizes are added up one by one only
 	// in that case.
 	//
-	// Arguments: owner, lease in seconds, limit, topics (NULL = all), room for payloads in bytes, ids to leave out, cursor.
+	// Arguments: owner, lease in seconds, limit, topics (NULL = all), room for payloads in bytes, ids to leave out, and
+	// cursor.
 	ClaimReady = `WITH free AS MATERIALIZED (
     SELECT q.ctid, q.id, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.id > $7::bigint AND ` + isReady + ` AND ` + ofTopicsAsked + `
@@ -50,18 +51,18 @@ UNION ALL SELECT * FROM claimed`
 	isClaimable = `q.owner IS NULL AND q.id <> ALL ($6::bigint[])
                              AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
 
-	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a scan from the
-	// beginning when the pause is over. The CASE keeps the planner from guessing: it would expect nearly all rows to be
-	// paused, and read and sort the table.
+	// notPaused leaves out the topics that an operator has paused. Their rows are skipped, and found by a scan from the
+	// beginning after the pause. The CASE keeps the planner from guessing: it would expect nearly all rows to be paused,
+	// and read and sort the table.
 	notPaused = `CASE WHEN q.topic = ANY (ARRAY(SELECT t.topic FROM {outbox_topics} t
                                                     WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')) THEN
                                                       false ELSE true END`
 
 	ofTopicsAsked = `($4::text[] IS NULL OR q.topic = ANY ($4::text[]))`
 
-	// ClaimExpired claims rows that were not handled in time, for stores with an OnDead. A message that waits because
-	// OnDead failed is claimed when it falls due; rows behind it have their turn first. Payloads have room as in
-	// ClaimReady, and each row ends with whether more is left for lack of room.
+	// ClaimExpired claims expired messages, for stores with an OnDead. A message whose OnDead failed is claimed again when
+	// it is due; until then the rows behind it have their turn. Payloads have room as in ClaimReady, and each row ends
+	// with whether more is left for lack of room.
 	//
 	// Arguments: owner, lease in seconds, limit, topics (NULL = all), room for payloads in bytes, ids to leave out.
 	ClaimExpired = `WITH late AS MATERIALIZED (
@@ -86,9 +87,9 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $5::bigint) FROM weigh
 	noContent = `''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
 		`NULL::timestamptz, 0, ''`
 
-	// ReleaseLostClaims releases, without a charge, messages of an owner that the owner does not know about: those of a
-	// claim whose reply was lost. It reads the beginning of either index, and waits for no lock, because claims wait for
-	// it.
+	// ReleaseLostClaims releases, without a charge, messages of an owner that the owner does not know about, because the
+	// reply to their claim was lost. It reads the beginning of both indexes, and does not wait for locks, because claims
+	// wait for it.
 	//
 	// Arguments: owner, sources and message ids of the known messages, rows of either index to read.
 	ReleaseLostClaims = `WITH fresh AS MATERIALIZED (
@@ -109,8 +110,8 @@ UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NU
 	unknown = `(q.source, q.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) ` +
 		`AS k(source, message_id))`
 
-	// RenewLeases extends the caller's leases and returns the messages that it still has. A locked row is in a
-	// handler's transaction, which keeps others from it anyway.
+	// RenewLeases extends the owner's leases and returns the messages that it still has. It skips locked rows: a handler's
+	// transaction keeps others from them anyway.
 	//
 	// Each row shows whether it was renewed: a trigger may have kept it from changing.
 	//

@@ -1,6 +1,6 @@
 package sqltext
 
-// The two statements that claim messages of many topics at once, of each no more than it has room for.
+// The two statements that claim messages of many topics together, of each at most as many as it has room for.
 const (
 	// ClaimTopics makes some reads, in the order of the arguments, until the limit is reached. Each begins behind a
 	// position, and reads either messages that were never claimed, by id, or those that fell due, the longest waiting
@@ -12,14 +12,14 @@ const (
 	//     other read brings them;
 	//   - n: the n-th topic with a limit, which is behind: rows of it were passed when it had no room.
 	//
-	// A read of -1 may lock more rows of a topic than it has room for. These are not updated: they come back with the
-	// state 'over', and only once, as such a topic is behind from then on.
+	// A read of -1 may lock more rows of a topic than it has room for. These are not updated but returned with the state
+	// 'over', and only once, because such a topic is behind from then on.
 	//
 	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: no due time that is written from
 	// now on is before it. Each row ends with the number of its read.
 	//
-	// Rows are locked one by one as they are asked for, so no more are than the limits say. Payloads have room as in
-	// ClaimReady: rows behind those that fit are left as if the limit had been lower.
+	// Rows are locked one by one as they are fetched, so at most the limit. Payloads have room as in ClaimReady: rows
+	// behind those that fit are left as if the limit had been lower.
 	//
 	// Arguments: owner, lease in seconds, limit, topics (NULL = all), room for payloads in bytes, ids to leave out; of
 	// all topics with a limit: name, room; of the reads: part, limit, due time ('' = messages that were never claimed)
@@ -43,15 +43,15 @@ const (
              LIMIT $3::int) f
 ` + claimFree
 
-	// ClaimPages is ClaimTopics with reads of at most one page of rows each, whether they may be claimed or not: many may
-	// be of topics that are paused, or not asked for. It is for reads that may pass many rows, such as those from the
-	// beginning. Rows of a page are joined by ctid, so that only rows that may be claimed are locked.
+	// ClaimPages is the variant of ClaimTopics whose reads have at most one page of rows each, including rows that may not
+	// be claimed because their topics are paused or not requested. It is for reads that may pass many rows, such as reads
+	// from the beginning. Rows of a page are joined by ctid, so that only rows that may be claimed are locked.
 	//
 	// It also returns, with the state 'page', the last row of each full page that was read to its end: of all reads if
 	// neither the limit nor the room for payloads was used up, and otherwise of those before the last one that brought
 	// rows. So positions also move on while handlers are busy, and a topic behind a long backlog of others is found.
 	//
-	// Arguments: those of ClaimTopics.
+	// Arguments: as for ClaimTopics.
 	ClaimPages = claimReads + `, free AS MATERIALIZED (
     SELECT f.*, row_number() OVER () AS ord
       FROM (SELECT r.n AS read, l.*
@@ -93,7 +93,7 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
            AS r(part, room, due_at, id, n)
 )`
 
-	// claimFree claims what there is room for of the locked rows in free, and returns all of them.
+	// claimFree claims as many of the locked rows in free as there is room for, and returns all of them.
 	claimFree = `), ranked AS MATERIALIZED (
     SELECT f.*, l.room IS NULL OR row_number() OVER (PARTITION BY f.topic ORDER BY f.ord) <= l.room AS fits
       FROM free f LEFT JOIN unnest($7::text[], $8::bigint[]) AS l(topic, room) ON l.topic = f.topic

@@ -1,14 +1,14 @@
 package sqltext
 
 // The statements that settle messages. Each changes only rows of the given owner, and returns how many it changed. A
-// row that the owner lost in the meantime stays as it is.
+// row that the owner lost meanwhile is not changed.
 //
 // Rows are changed in the order of the arguments, which is the order of EnqueueMessages, because an Enqueue that waits
 // for a row may hold others that these statements wait for. A table of a few pages may instead be read as a whole, in
-// its own order; if that causes a deadlock, Postgres ends one of the two, and nothing is half done. Each row is looked
-// up by its key and updated by its ctid. An ack does not lock it first, because that would be a change of the row too.
-// A row that changed between the snapshot and the update, because its lease was renewed, has another ctid, and some
-// versions of Postgres skip it: a call that changes fewer rows than requested runs once more.
+// its own order; if that causes a deadlock, Postgres ends one of the two statements, and nothing is half done. Each row
+// is looked up by its key and updated by its ctid. An ack does not lock it first, because that would be a change of the
+// row too. A row that changed between the snapshot and the update, because its lease was renewed, has another ctid, and
+// some versions of Postgres skip it: a call that changes fewer rows than requested runs once more.
 //
 // A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when
 // reading all of it was cheapest. So these and the other statements of the queue leave the planner no choice: LATERAL
@@ -42,7 +42,7 @@ UPDATE {queue} q
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)
 ` + behindSavepoint
 
-	// FailMessages marks messages dead. Without a charge there was no attempt.
+	// FailMessages marks messages dead. It charges nothing if there was no attempt.
 	//
 	// Arguments: owner, sources, message ids, reason, number of attempts to charge.
 	FailMessages = heldBack + `
@@ -74,9 +74,9 @@ UPDATE {queue} q
 ` + ofHeld + `
 ` + behindSavepoint
 
-	// ReapLeases gives back and returns messages whose lease has ended, with the charge of Abandon. It reads one page of
-	// either index of unfinished rows, in their order: rows with an owner have no index of their own, because each claim
-	// would pay for it. A locked row is in the transaction of a handler that has acked it.
+	// ReapLeases releases and returns messages whose lease has ended, with the charge of Abandon. It reads one page of
+	// each index of unfinished rows, in their order: an index of rows with an owner would cost each claim. It skips locked
+	// rows, which are in the transactions of handlers that have acked them.
 	//
 	// Its first row is not a message but a header, with the state '': the places where the next page begins. Its id is for
 	// rows that were never claimed; its source, a time, and its message id are for the others. They are past all rows if
@@ -115,7 +115,7 @@ SELECT CASE WHEN f.n < $7::int THEN 9223372036854775807 ELSE f.id END, coalesce(
   LEFT JOIN (SELECT * FROM due ORDER BY due_at, id LIMIT 1) l ON true
 UNION ALL SELECT * FROM reaped`
 
-	// ExpireMessages marks one batch of messages dead that were not handled in time, and returns them.
+	// ExpireMessages marks one batch of expired messages dead, and returns them.
 	//
 	// Arguments: batch size, ids to leave out, topics (NULL = all).
 	ExpireMessages = `WITH late AS MATERIALIZED (
@@ -130,8 +130,7 @@ UPDATE {queue} q SET ` + expired + `
   WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 
-	// oneMore is one more attempt, up to the largest number: a row that was given that number by SQL must not fail the
-	// batch.
+	// oneMore adds an attempt, up to the maximum integer: a row that was given that number by SQL must not fail the batch.
 	oneMore = `(least(q.attempts, 2147483646) + 1)`
 
 	reaped = `attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired',
@@ -155,8 +154,8 @@ RETURNING ` + queueColumns
 	heldDone = held + `OFFSET 0) f
      LIMIT (SELECT cardinality($2::text[]))
 )`
-	// heldBack finds the rows for a statement that releases them, in a transaction that is marked before. They are locked
-	// in the order of the arguments, however the table is read, because Enqueue waits for them and may have locked others.
+	// heldBack finds the rows for a statement that releases them, and marks the transaction first. They are locked in the
+	// order of the arguments, however the table is read, because Enqueue waits for them and may have locked others.
 	heldBack = held + `FOR UPDATE OF q) f
      LIMIT (SELECT CASE WHEN ` + givingBack + ` THEN cardinality($2::text[]) END)
 )`

@@ -1,9 +1,9 @@
 package sqltext
 
 const (
-	// AckInTx is AckMessages that also returns each message that it marked done, with a note for UnackMessage.
+	// AckInTx does the same as AckMessages, and returns each message that it marked done, with a note for UnackMessage.
 	//
-	// Arguments: those of AckMessages.
+	// Arguments: as for AckMessages.
 	AckInTx = AckMessages + `
 RETURNING ` + ackNote + `, q.source, q.message_id`
 

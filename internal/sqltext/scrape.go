@@ -1,11 +1,11 @@
 package sqltext
 
-// Scrape returns the figures for a monitoring system, every few seconds, in one statement, where package admin uses
-// several. Each row has a kind (outbox, inbox, queue, unhandled, reads, paused, forwarders, lanes), a topic (empty =
-// all, in reads), consumer or scope, a state or pauser, the count, whether there may be more, and the age of the oldest
-// in seconds.
+// Scrape returns the figures for a monitoring system in one statement, because it runs every few seconds; package admin
+// uses several. Each row has a kind (outbox, inbox, queue, unhandled, reads, paused, forwarders, lanes), a topic (empty
+// = all, in reads), consumer or scope, a state or pauser, the count, whether it is a lower bound, and the age of the
+// oldest in seconds.
 //
-// Arguments: those of CountDead, and the largest count per lane.
+// Arguments: as for CountDead, and the largest count per lane.
 const Scrape = `SELECT 'outbox', s.topic, 'dead', s.n::float8, s.more, s.oldest::float8
   FROM (` + CountDead + `) AS s(topic, n, more, oldest)
 UNION ALL

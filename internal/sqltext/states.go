@@ -21,11 +21,11 @@ const (
 	// These are the conditions of the indexes by topic.
 	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`
 	isFailing = `o.attempts >= 1 AND o.published_at IS NULL AND o.dead_at IS NULL`
-	// The latter include messages that are sent again. However many there are, a step reads only a bounded number.
+	// The latter includes retries, of which a step reads only a bounded number.
 	wentWrong = `(o.dead_at IS NOT NULL OR o.last_error IS NOT NULL)`
 
 	// InboxState is the state of a row of the inbox. A discarded row has both times. A requeued row has had no failed
-	// attempt since: its message is ready to be handled when it is delivered.
+	// attempt since: its message can be handled when it is delivered.
 	InboxState = `CASE WHEN i.processed_at IS NOT NULL THEN CASE WHEN i.dead_at IS NULL THEN 'done' ELSE 'discarded' END
                 WHEN i.dead_at IS NOT NULL THEN 'dead' WHEN i.attempts = 0 THEN 'ready' ELSE 'failing' END`
 
@@ -34,7 +34,7 @@ const (
 	receivedAt   = `least(greatest(i.received_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
 		`AS received_at`
 
-	// QueueState is the state of a row of the queue. Rows being processed count by their state before.
+	// QueueState is the state of a row of the queue. Rows being processed count under their previous state.
 	QueueState = `CASE q.state WHEN 'processing' THEN ` + dueState + ` ELSE q.state END`
 
 	// dueState is the state of an unfinished row. A delayed message that is due is ready.

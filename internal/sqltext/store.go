@@ -8,29 +8,29 @@ import (
 // Store is one of the three tables of messages for package admin. Outbox, Inbox and Queue below describe their columns,
 // states, and the index that finds the rows of a state. All statements are made from that.
 type Store struct {
-	// Page has a statement for each state, and "newest " and the state where the order can be reversed; "rows" finds
-	// all states, "ids" named rows, "find" rows only by name. Group groups rows of a state by their error.
+	// Page has a statement for each state, and for "newest " plus the state if the order can be reversed. "rows" finds all
+	// states, "ids" selected rows, "find" rows only by name. Group groups rows of a state by their error.
 	Page, Group map[string]string
 	Act         map[string]string // by verb
 	Show        string            // reads rows, in the given order
 	Payload     string
 	History     string
-	OldDead     string // reads a page of dead messages, and reports which are old
-	DiscardOld  string // discards them if they still are
+	OldDead     string // reads a page of dead messages, and reports which are past the retention
+	DiscardOld  string // discards them if they are unchanged
 }
 
 // columns are the SQL expressions for the properties of a message.
 type columns struct {
-	table, alias, named                          string // named: this row is w.owner, w.name
+	table, alias, named                          string // condition: this row is w.owner, w.name
 	owner, name, id, uuid, topic, key, about     string
 	version                                      string // changes when the content is replaced
 	state, attempts, crashes, created, due, dead string
-	died                                         string // when a dead message died; NULL = unknown
-	pastDead                                     string // the rows after a place in the order of the scan of dead rows
+	died                                         string // when a dead message died; NULL if unknown
+	pastDead                                     string // condition: rows after a place in the scan of dead rows
 	settled, error, metadata, payload            string
-	match                                        string // finds a row by $17
-	all                                          string // columns that scans read: without the payload
-	free                                         string // rows that an operator may change
+	match                                        string // condition: the row is $17
+	all                                          string // columns that scans read, without the payload
+	free                                         string // condition: rows that an operator may change
 	note                                         string
 	drawn                                        string // or empty
 	scans, groups                                map[string]scan
@@ -126,12 +126,12 @@ SELECT {about}, coalesce(to_json({at}) #>> '{}', '-infinity'), {name}, {id}, {ow
 )
 SELECT count(*)`
 
-	// drawn draws an id after a change: a Group notices by the sequence that an idle outbox has work.
+	// drawn draws an id after a change, because a Group notices work in an idle outbox by its sequence.
 	drawn    = `CASE WHEN count(*) > 0 THEN nextval({outbox_id_seq_text}) END`
 	readable = `timestamptz '1970-01-02 00:00Z' AND timestamptz '9999-12-30 00:00Z'`
 )
 
-// one part is all of an index; others are a lane, or what a column begins with, each found by one step down the index.
+// one part is a whole index; other parts are a lane or a value of a column, each found by one descent of the index
 const (
 	onePart  = `SELECT ''::text`
 	lanePart = `SELECT l.lane::text FROM generate_series(0, 63) AS l(lane) WHERE $2::text = ''
@@ -196,5 +196,5 @@ func newStore(c columns) *Store {
 	return s
 }
 
-// named is the index of a scan of selected rows.
+// named is the scan of selected rows.
 const named = "named"

@@ -10,7 +10,8 @@ var Outbox = newStore(columns{
 	settled:  readableOf("o.published_at"), error: "o.last_error", metadata: "o.metadata::text", payload: "o.payload",
 	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", note: NoteAct,
 	drawn: drawn,
-	all:   "o.id, o.uuid, o.topic, o.key, o.attempts, o.last_error, o.metadata, o.created_at, o.due_at, o.dead_at, o.published_at",
+	all: "o.id, o.uuid, o.topic, o.key, o.attempts, o.last_error, o.metadata, o.created_at, o.due_at, o.dead_at, " +
+		"o.published_at",
 	scans: map[string]scan{
 		"ready": {
 			parts: lanePart, index: "o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL",
@@ -96,7 +97,7 @@ func ofConsumer(index string) scan {
 		"i.consumer DESC, i.received_at DESC, i.message_id DESC", "", "@n"}
 }
 
-// Queue has no lanes, and no index by topic: its rows are found as claims find them. Messages being processed, and
+// Queue has neither lanes nor an index by topic: its rows are found as claims find them. Messages being processed, and
 // messages without a topic, are not changed.
 var Queue = newStore(columns{
 	table: "{queue} q", named: "q.source = w.owner AND q.message_id = w.name", owner: "q.source", name: "q.message_id",
@@ -107,7 +108,8 @@ var Queue = newStore(columns{
 	pastDead: "q.id > $6::bigint", settled: readableOf("q.done_at"),
 	error: "q.last_error", metadata: "q.metadata::text",
 	payload: "q.payload", match: "true", free: " AND q.owner IS NULL AND q.topic <> ''", note: NoteQueueAct,
-	all: "q.id, q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.first_seen_at, q.due_at, q.last_seen_at",
+	all: "q.id, q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.first_seen_at, q.due_at, " +
+		"q.last_seen_at",
 	scans: map[string]scan{
 		"ready":   {onePart, "q.state = 'processing' AND q.due_at IS NULL", "q.id > $14::bigint", "q.id", "", "@n"},
 		"delayed": waiting, "due": waiting, "failing": waiting,
@@ -136,7 +138,7 @@ var Queue = newStore(columns{
 var waiting = scan{onePart, "q.state = 'processing' AND q.due_at IS NOT NULL",
 	"(q.due_at, q.id) > ($12::timestamptz, $14::bigint)", "q.due_at, q.id", "q.due_at", "@n"}
 
-// created is a time that every client can read; readableOf leaves out times that none can.
+// created is a time that every client can read; readableOf leaves out times that no client can read.
 func created(column string) string {
 	return "least(greatest(" + column + ", timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')"
 }
@@ -145,12 +147,12 @@ func readableOf(column string) string {
 	return "CASE WHEN " + column + " BETWEEN " + readable + " THEN " + column + " END"
 }
 
-// Requeue makes messages of the outbox pending again. due_at is not NULL and attempts not 0: such a row has left the
-// part of the index that is read past a cursor, and blocks its key until it is sent. A batch falls due at one moment,
-// so that the messages of a key leave in id order. Locked rows are skipped, and with them later rows of their keys,
-// here and in the following batches: the keys are returned as JSON.
+// Requeue makes messages of the outbox pending again. It sets due_at and attempts, so that such a row leaves the part
+// of the index that is read past a cursor, and blocks its key until it is sent. A batch has a single due time, so that
+// the messages of a key are sent in id order. Locked rows are skipped, and with them later rows of their keys, here and
+// in the following batches: the keys are returned as JSON.
 //
-// Arguments: those of acts, with keys to skip instead of an error.
+// Arguments: as for acts, with keys to skip instead of an error.
 const Requeue = `WITH args AS (SELECT $1::text[]), meant AS MATERIALIZED (
     SELECT o.id, o.key FROM {outbox} o
      WHERE o.id = ANY ($2::text[]::bigint[]) AND ` + OutboxState + ` = ANY ($3::text[]) AND o.key <> ALL ($5::text[])

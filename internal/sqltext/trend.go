@@ -1,9 +1,9 @@
 package sqltext
 
 // The statements of package trend and of estimates. The kept rows are the history: each has the times when it was
-// written and published. So nothing more is stored, and sampling rows by id costs the same however many there are.
+// written and published. So nothing else is stored, and sampling rows by id costs the same however many there are.
 const (
-	// TrendBounds returns the smallest id, the first one written at or after a time, and the largest. Ids ascend in the
+	// TrendBounds returns the smallest id, the first id written at or after a time, and the largest id. Ids ascend in the
 	// order of writing, so it searches by bisection.
 	//
 	// Arguments: the time (RFC 3339 text).

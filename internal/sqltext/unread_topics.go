@@ -1,8 +1,8 @@
 package sqltext
 
-// UnreadTopics finds topics whose messages wait although no live forwarder takes them, and the number of messages
-// found. It reads the oldest ready messages of each lane, so that it costs the same with any backlog, and skips young
-// messages, whose forwarder may be about to start.
+// UnreadTopics finds topics with messages that no live forwarder reads, and the number of messages found. It reads the
+// oldest ready messages of each lane, so that it costs the same with any backlog, and skips young messages, whose
+// forwarder may be about to start.
 //
 // Arguments: messages to read in each lane, age in seconds.
 const UnreadTopics = `WITH live AS MATERIALIZED (

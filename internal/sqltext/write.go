@@ -37,7 +37,7 @@ const (
 	// CheckTx fails without the mark.
 	CheckTx = `SELECT ` + isMarked
 
-	// InsertMarked is InsertMessages for a transaction that has the mark.
+	// InsertMarked is the InsertMessages of a marked transaction.
 	InsertMarked = insertMessages + isUTF8 + ` AND ` + isMarked + allStored
 )
 
