@@ -28,7 +28,6 @@ import (
 type Subscriber struct {
 	db     *outbox.DB
 	cfg    Config
-	relay  bool
 	logger watermill.LoggerAdapter
 
 	ctx     context.Context // ends with Close
@@ -46,7 +45,7 @@ func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerA
 	if err = errors.Join((*core.DB)(db).Check(), err); err != nil {
 		return nil, err
 	}
-	s := &Subscriber{db: db, cfg: engineCfg, relay: cfg.Relay, logger: logger}
+	s := &Subscriber{db: db, cfg: engineCfg, logger: logger}
 	s.ctx, s.close = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -68,7 +67,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	cfg.Scope = "subscriber:" + topic // a Forwarder of the topic must not share it
 	messages := make(chan *message.Message)
 	ctx, cancel := context.WithCancel(ctx)
-	d := delivery{ctx: ctx, relay: s.relay, messages: messages}
+	d := delivery{ctx: ctx, messages: messages}
 	e, err := newEngine(ctx, s.db, cfg, d.send, nil, s.logger)
 	if err != nil {
 		cancel()
@@ -107,7 +106,6 @@ func (s *Subscriber) Close() error {
 // delivery sends messages to a channel.
 type delivery struct {
 	ctx      context.Context // of the subscription
-	relay    bool
 	messages chan<- *message.Message
 }
 
@@ -123,7 +121,7 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	defer stop()
 	var failed atomic.Pointer[nacked]
 	failed.Store(nackedBecause(0, outbox.ErrNacked))
-	msg.SetContext(core.WithOwnBackoff(core.WithDelivery(msgCtx, msg, row, d.relay), msg,
+	msg.SetContext(core.WithOwnBackoff(core.WithDelivery(msgCtx, msg, row), msg,
 		func(wait time.Duration, cause error) { failed.Store(nackedBecause(wait, cause)) }))
 	select { // a recalled message is not delivered, even if the handler is ready
 	case <-call.recalled():
@@ -172,10 +170,6 @@ func nackedBecause(wait time.Duration, cause error) *nacked {
 
 // SubscriberConfig configures a Subscriber. The zero value is ready for use.
 type SubscriberConfig struct {
-	// Relay is for handlers that pass messages on to a broker: middleware.Outbox lets the returned messages through,
-	// and middleware.Inbox does not record the message. It is off by default: a handler that returns the message itself
-	// fails.
-	Relay bool
 	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
 	AckTimeout time.Duration
 	// Forwarder configures reading and retries, as of a Forwarder. Concurrency is the number of delivered messages

@@ -246,11 +246,8 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 			return book(h)(msg)
 		})
 	})
-	cfg := subscribing(quickConfig())
-	cfg.Relay = true
 	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stack...)
-		r.AddHandler("orders", "orders", startSubscriber(t, h, cfg), "orders", pubsub,
+		r.AddHandler("orders", "orders", startSubscriber(t, h, subscribing(quickConfig())), "orders", pubsub,
 			func(msg *message.Message) ([]*message.Message, error) {
 				d, ok := core.DeliveryFrom(msg.Context())
 				assert.True(t, ok)

@@ -89,7 +89,7 @@ func TestMarshalerThatSetsKeys(t *testing.T) {
 		if key != "" {
 			outbox.SetKey(msg, key)
 		}
-		msg.SetContext(core.WithDelivery(context.Background(), msg, core.Delivery{Topic: "orders", Key: key}, false))
+		msg.SetContext(core.WithDelivery(context.Background(), msg, core.Delivery{Topic: "orders", Key: key}))
 		return msg
 	}
 	_, err := m.Marshal("orders", stored(""))

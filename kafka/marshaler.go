@@ -26,7 +26,7 @@ var _ wmkafka.Marshaler = marshaler{}
 // Marshal returns the wrapped marshaler's message with the ordering key as its key, or its error unchanged. Metadata
 // "_watermill_message_uuid" and keys that begin with "%" are sent under an encoded name, see docs/start/kafka.md.
 func (m marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
-	row, _ := core.DeliveryOf(msg)
+	row := core.DeliveryOf(msg)
 	key, err := core.KeyOf(msg)
 	if err != nil {
 		return nil, err

@@ -16,10 +16,10 @@ var (
 	errUncaptured = errors.New("the handler returned messages that would be published after the commit, where a " +
 		"failure could not be retried: add middleware.Outbox inside middleware.Inbox")
 
-	// errRelayed is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
+	// errReturned is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
 	// UUID. Written to the outbox again, the message could loop forever.
-	errRelayed = errors.New("the handler returned the message that was delivered to it from the outbox: set " +
-		"forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
+	errReturned = errors.New("the handler returned the message that was delivered to it from the outbox: " +
+		"return one with a new UUID; a forwarder.Forwarder passes messages on to a broker")
 )
 
 // wiringError is an error with advice on middlewares that are missing or in the wrong place. It may wrap a sentinel.
@@ -34,7 +34,7 @@ func (e *wiringError) Unwrap() error { return e.sentinel }
 // miswired reports whether an error can be fixed only by a change of the program.
 func miswired(err error) bool {
 	var wiring *wiringError
-	return errors.As(err, &wiring) || errors.Is(err, errUncaptured) || errors.Is(err, errRelayed) ||
+	return errors.As(err, &wiring) || errors.Is(err, errUncaptured) || errors.Is(err, errReturned) ||
 		errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
 }
 

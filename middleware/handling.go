@@ -22,7 +22,6 @@ type handling struct {
 	tree     core.Tree
 	uuid     string
 	delivery *core.Delivery // nil unless the message comes from the outbox
-	relay    bool           // the handler passes the message on
 	work     core.Work      // nil unless the message is claimed from the durable queue
 	// later tells the subscriber why the message failed and how long to delay it; nil if the subscriber does not wait
 	// after a nack.
@@ -92,9 +91,8 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 		return msg.Context(), h, false
 	}
 	h = &handling{started: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
-	if h.delivery, h.relay = core.DeliveryOf(msg); !h.relay {
-		core.DropHeaders(msg) // an external message must not command a broker, wherever the handler copies its metadata
-	}
+	h.delivery = core.DeliveryOf(msg)
+	core.DropHeaders(msg) // an external message must not command a broker, wherever the handler copies its metadata
 	ctx, work := core.TakeWork(msg)
 	h.work = work
 	ctx, h.tree = core.TreeOf(core.BindDelivery(ctx, msg))
@@ -126,11 +124,10 @@ func (h *handling) outcome(err error) observe.Outcome {
 	return observe.Processed
 }
 
-// isDelivered reports whether our own Subscriber delivered the message to this handler, and whether for a relay.
-func isDelivered(msg *message.Message) (delivered, relay bool) {
+// isDelivered reports whether our own Subscriber delivered the message to this handler.
+func isDelivered(msg *message.Message) bool {
 	if h := currentHandling(msg); h != nil {
-		return h.delivery != nil, h.relay
+		return h.delivery != nil
 	}
-	delivery, relay := core.DeliveryOf(msg)
-	return delivery != nil, relay
+	return core.DeliveryOf(msg) != nil
 }

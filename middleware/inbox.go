@@ -79,8 +79,7 @@ func (c InboxConfig) validate() error {
 // logged as an error, each duplicate at debug level. If logger is nil, the logger of db is used.
 //
 // A message of queue.Subscriber has a row in the queue: Inbox marks that row done instead. If its lease expired and it
-// has another owner, Inbox returns queue.ErrLeaseLost and nothing is committed. A message of forwarder.Subscriber is
-// not recorded if its handler publishes and forwarder.SubscriberConfig.Relay is set.
+// has another owner, Inbox returns queue.ErrLeaseLost and nothing is committed.
 //
 // Inbox returns an error if the handler returns messages and there is no Outbox; outbox.ErrPoison for a message
 // without a usable key; outbox.ErrNotStored if a trigger or a rule swallows its row; outbox.ErrNoTx and
@@ -119,9 +118,6 @@ type inbox struct {
 
 func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
 	ctx := msg.Context() // the handler may replace it in the message
-	if _, relay := isDelivered(msg); relay && message.PublishTopicFromCtx(ctx) != "" {
-		return next(msg)
-	}
 	q, err := i.db.Tx(ctx)
 	if err != nil {
 		return nil, checkTx(err, "Inbox")

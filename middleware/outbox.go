@@ -25,13 +25,12 @@ type OutboxConfig struct {
 //
 // Returned messages that lack them get the metadata correlation_id (the consumed message's, else its UUID) and
 // causation_id (the UUID of the consumed message). Middlewares that decorate returned messages, such as Watermill's
-// CorrelationID, go inside. For messages of our own Subscriber with forwarder.SubscriberConfig.Relay, the returned
-// messages are left to the Router.
+// CorrelationID, go inside.
 //
-// Outbox returns an error for the message that was delivered from the outbox; outbox.ErrNoTx, before the handler runs,
-// and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message that cannot be stored; an error if there is no topic;
-// and the handler's errors. The constructor returns an error if pub is nil, or one that names an invalid field. Outbox
-// logs nothing.
+// Outbox returns an error if a handler of forwarder.Subscriber returns the message that was delivered to it, which would
+// loop; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message that
+// cannot be stored; an error if there is no topic; and the handler's errors. The constructor returns an error if pub is
+// nil, or one that names an invalid field. Outbox logs nothing.
 func Outbox(
 	pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter,
 ) (message.HandlerMiddleware, error) {
@@ -51,10 +50,7 @@ type capturer struct {
 
 func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
 	ctx := msg.Context() // the handler may replace it in the message
-	delivered, relay := isDelivered(msg)
-	if relay {
-		return next(msg)
-	}
+	delivered := isDelivered(msg)
 	if _, err := c.pub.DB().Tx(ctx); err != nil {
 		return nil, checkTx(err, "Outbox")
 	}
@@ -73,7 +69,7 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 	}
 	for _, out := range produced {
 		if delivered && out != nil && out.UUID == uuid {
-			return nil, fmt.Errorf("outbox: handler %q: %w", message.HandlerNameFromCtx(ctx), errRelayed)
+			return nil, fmt.Errorf("outbox: handler %q: %w", message.HandlerNameFromCtx(ctx), errReturned)
 		}
 		relate(out, uuid, correlation)
 	}

@@ -25,14 +25,12 @@ type delivery struct {
 	Delivery
 	stored any // set for a message of a queue.Subscriber, not for a row of the outbox
 	msg    *message.Message
-	relay  bool
 	tree   *Tree // nil until BindDelivery
 }
 
-// WithDelivery marks msg as delivered. The caller must set the returned context on msg. relay means that the handler
-// passes the message on.
-func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
+// WithDelivery marks msg as delivered. The caller must set the returned context on msg.
+func WithDelivery(ctx context.Context, msg *message.Message, d Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg})
 }
 
 // WithStored marks msg, which comes from the durable queue, with its stored form.
@@ -40,14 +38,13 @@ func WithStored(ctx context.Context, msg *message.Message, topic string, stored 
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }
 
-// DeliveryOf returns the outbox row of this message, and whether it is for a relay; nil for a copy, or a message that
-// was not marked.
-func DeliveryOf(msg *message.Message) (row *Delivery, relay bool) {
+// DeliveryOf returns the outbox row of this message; nil for a copy, or a message that was not marked.
+func DeliveryOf(msg *message.Message) *Delivery {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
 	if d == nil || d.msg != msg || d.stored != nil {
-		return nil, false
+		return nil
 	}
-	return &d.Delivery, d.relay
+	return &d.Delivery
 }
 
 // BindDelivery returns ctx, derived from the context of msg, with a mark that counts only in this handler, or without a
@@ -60,7 +57,7 @@ func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	var bound *delivery
 	if d.msg == msg {
 		marked, tree := TreeOf(ctx)
-		ctx, bound = marked, &delivery{Delivery: d.Delivery, stored: d.stored, msg: msg, relay: d.relay, tree: &tree}
+		ctx, bound = marked, &delivery{Delivery: d.Delivery, stored: d.stored, msg: msg, tree: &tree}
 	}
 	return context.WithValue(ctx, deliveryKey{}, bound)
 }
