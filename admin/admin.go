@@ -10,7 +10,6 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/text"
-	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
 var (
@@ -106,5 +105,3 @@ func (a *Admin) As(actor string) *Admin {
 	of.cfg.Actor = actor
 	return &of
 }
-
-func init() { trend.DB = func(admin any) *core.DB { return admin.(*Admin).db } }

@@ -251,7 +251,7 @@ func TestPageWithoutDatabase(t *testing.T) {
 func TestPageRuns(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)
-	page, err := ui.New(newAdmin(t, h), ui.Config{SampleInterval: 20 * time.Millisecond}, nil)
+	page, err := ui.New(h.db, ui.Config{SampleInterval: 20 * time.Millisecond}, nil)
 	require.NoError(t, err)
 	s := &site{t: t, handler: page}
 	s.get("").says(t, "at first", "The chart starts now")
@@ -264,8 +264,8 @@ func TestPageRuns(t *testing.T) {
 	require.NoError(t, <-ended)
 
 	_, err = ui.New(nil, ui.Config{}, nil)
-	require.ErrorContains(t, err, "admin.Admin")
-	_, err = ui.New(newAdmin(t, h), ui.Config{SampleInterval: -1}, nil)
+	require.ErrorIs(t, err, outbox.ErrNoDB)
+	_, err = ui.New(h.db, ui.Config{SampleInterval: -1}, nil)
 	require.ErrorContains(t, err, "SampleInterval")
 }
 

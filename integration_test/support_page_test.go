@@ -39,6 +39,8 @@ type lines struct {
 	all []string
 }
 
+func (l *lines) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
 func (l *lines) Error(msg string, err error, fields watermill.LogFields) {
 	l.add(msg, err, fields)
 }
@@ -76,10 +78,10 @@ func newGuardedSite(
 	t testing.TB, h handle, authorize func(*http.Request) (ui.Access, error), brokers ...asked.Checker,
 ) *site {
 	t.Helper()
-	a, err := admin.New(h.db, admin.Config{QueryTimeout: patience}, nil)
-	require.NoError(t, err)
 	log := &lines{LoggerAdapter: watermill.NopLogger{}}
-	page, err := ui.New(a, ui.Config{Title: "Shop", Authorize: authorize, Brokers: brokers}, log)
+	page, err := ui.New(h.db, ui.Config{
+		Admin: admin.Config{QueryTimeout: patience}, Title: "Shop", Authorize: authorize, Brokers: brokers,
+	}, log)
 	require.NoError(t, err)
 	return &site{t: t, handler: page, log: log}
 }

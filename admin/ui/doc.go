@@ -1,7 +1,7 @@
 // Package ui is a web page for package admin: it shows whether messages are published, which fail and why, and lets an
 // operator repair them.
 //
-//	page, err := ui.New(a, ui.Config{Authorize: authorize}, logger)
+//	page, err := ui.New(db, ui.Config{Authorize: authorize}, logger)
 //	mux.Handle("/outbox/", page)
 //	err = outbox.Run(ctx, server, page) // page.Run samples the charts without an open browser
 //

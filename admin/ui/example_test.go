@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
@@ -26,11 +25,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	a, err := admin.New(db, admin.Config{}, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	page, err := ui.New(a, ui.Config{
+	page, err := ui.New(db, ui.Config{
 		Title: "Shop",
 		Authorize: func(r *http.Request) (ui.Access, error) {
 			user, _, ok := r.BasicAuth() // in a real service: the session of your other internal pages

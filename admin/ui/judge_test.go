@@ -113,7 +113,7 @@ func TestChartShowsItsFigures(t *testing.T) {
 
 // TestSamples: figures that are read more often than charts show them do not displace older ones.
 func TestSamples(t *testing.T) {
-	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
+	w := newWatcher(nil, nil, Config{SampleInterval: 10 * time.Second})
 	begin := time.Now()
 	for i := range 10 * maxSamples {
 		w.note(&admin.Stats{Topics: []admin.TopicStats{{Rate: float64(i)}}}, begin.Add(time.Duration(i)*time.Second), 0)
@@ -134,7 +134,7 @@ func TestSamples(t *testing.T) {
 // TestActOutdatesEarlierFigures: figures and findings that were being read during an act are not shown to the
 // next viewer.
 func TestActOutdatesEarlierFigures(t *testing.T) {
-	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
+	w := newWatcher(nil, nil, Config{SampleInterval: 10 * time.Second})
 	w.forget()
 	w.note(&admin.Stats{}, time.Now(), 0)
 	w.found([]admin.Finding{{}}, time.Now(), 0)

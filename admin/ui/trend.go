@@ -48,7 +48,7 @@ func (w *watcher) trend(ctx context.Context, cfg trend.Config) (*trend.Trend, er
 	if known != nil && time.Since(known.at) < trendFresh {
 		return known.trend, nil
 	}
-	t, err := trend.Read(ctx, trend.DB(w.admin), cfg)
+	t, err := trend.Read(ctx, w.db, cfg)
 	if err != nil {
 		return nil, err
 	}

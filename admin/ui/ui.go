@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"net/http"
 	"path"
@@ -22,6 +21,8 @@ import (
 
 // Config configures New. The zero value shows everything but payloads, and allows no act.
 type Config struct {
+	// Admin configures the reads and acts of the page.
+	Admin admin.Config
 	// Title is the heading of the page; default "Outbox".
 	Title string
 	// Authorize returns what the sender of a request may do; default: read only. An error refuses the request with 403.
@@ -35,7 +36,7 @@ type Config struct {
 
 // Access is what a user may do besides reading. The zero value allows nothing more.
 type Access struct {
-	// Actor is the user's name, for the audit log. Default: admin.Config.Actor.
+	// Actor is the user's name, for the audit log. Default: Config.Admin.Actor.
 	Actor string
 	// Act allows all acts: requeue, redrive, discard, skip, replay, retry_now, pause and resume.
 	Act bool
@@ -74,18 +75,22 @@ var (
 	_ outbox.Runner = (*Handler)(nil)
 )
 
-// New returns a Handler. It does no I/O. It returns an error that names invalid fields. A nil logger logs nothing.
-func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, error) {
-	if a == nil {
-		return nil, errors.New("ui: New needs an admin.Admin")
+// New returns a Handler. It does no I/O. It returns outbox.ErrNoDB or an error that names an invalid field. A nil logger
+// is the logger of db.
+func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Handler, error) {
+	a, err := admin.New(db, cfg.Admin, nil)
+	if err != nil {
+		return nil, err
 	}
 	if cfg.SampleInterval < 0 {
 		return nil, fmt.Errorf("ui: Config.SampleInterval is %s: use the time between samples, or 0 for 10 "+
 			"s", cfg.SampleInterval)
 	}
-	logger = core.RedactingLogger(logger)
 	cfg.setDefaults()
-	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg), pulse: newPulse(a)}, nil
+	own := (*core.DB)(db)
+	return &Handler{
+		admin: a, cfg: cfg, logger: own.Logger(logger), watch: newWatcher(own, a, cfg), pulse: newPulse(a),
+	}, nil
 }
 
 // Run samples the figures every SampleInterval until ctx ends, so that the charts have data when a page is opened.

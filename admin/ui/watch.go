@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
@@ -24,6 +25,7 @@ type sample struct {
 
 // watcher reads the figures for all viewers, and keeps samples for the charts.
 type watcher struct {
+	db      *core.DB
 	admin   *admin.Admin
 	brokers []broker.Checker
 	every   time.Duration
@@ -41,9 +43,9 @@ type watcher struct {
 	examinedAt time.Time
 }
 
-func newWatcher(a *admin.Admin, cfg Config) *watcher {
+func newWatcher(db *core.DB, a *admin.Admin, cfg Config) *watcher {
 	return &watcher{
-		admin: a, brokers: cfg.Brokers, every: cfg.SampleInterval,
+		db: db, admin: a, brokers: cfg.Brokers, every: cfg.SampleInterval,
 		trends: map[trend.Config]*trendAt{}, turn: make(chan struct{}, 1),
 		examining: make(chan struct{}, 1),
 	}

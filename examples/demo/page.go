@@ -9,7 +9,6 @@ import (
 	"time"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
@@ -20,11 +19,7 @@ type page struct {
 }
 
 func newPage(db *outbox.DB) (*page, error) {
-	a, err := admin.New(db, admin.Config{}, nil)
-	if err != nil {
-		return nil, err
-	}
-	handler, err := ui.New(a, ui.Config{Title: "Bad day", SampleInterval: time.Second}, nil)
+	handler, err := ui.New(db, ui.Config{Title: "Bad day", SampleInterval: time.Second}, nil)
 	if err != nil {
 		return nil, err
 	}

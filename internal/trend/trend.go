@@ -22,9 +22,6 @@ const (
 	timeout   = 10 * time.Second
 )
 
-// DB returns the handle of an *admin.Admin. Package admin sets it, for the page, which shows the charts.
-var DB func(admin any) *core.DB
-
 // Config selects what to read.
 type Config struct {
 	Over  time.Duration // how far to look back

@@ -86,12 +86,16 @@ func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(
 // with runs a function on the database, with an Admin that acts in the name of actor.
 func (a *app) with(ctx context.Context, actor string, do func(*admin.Admin) error) error {
 	return a.withDB(ctx, func(db *outbox.DB) error {
-		ad, err := admin.New(db, admin.Config{Actor: actor, QueryTimeout: cmp.Or(a.global.timeout, -1)}, nil)
+		ad, err := admin.New(db, a.adminConfig(actor), nil)
 		if err != nil {
 			return &usageError{err}
 		}
 		return do(ad)
 	})
+}
+
+func (a *app) adminConfig(actor string) admin.Config {
+	return admin.Config{Actor: actor, QueryTimeout: cmp.Or(a.global.timeout, -1)}
 }
 
 func (a *app) withDB(ctx context.Context, do func(*outbox.DB) error) error {

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/broker"
 )
@@ -63,7 +62,7 @@ the broker too.`,
 		if err != nil {
 			return err
 		}
-		return a.with(cmd.Context(), f.actor, func(ad *admin.Admin) error { return a.runPage(cmd.Context(), ad, f, logger) })
+		return a.withDB(cmd.Context(), func(db *outbox.DB) error { return a.runPage(cmd.Context(), db, f, logger) })
 	}
 	return cmd
 }
@@ -75,7 +74,7 @@ type serveFlags struct {
 	brokers                           []broker.Checker
 }
 
-func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger watermill.LoggerAdapter) error {
+func (a *app) runPage(ctx context.Context, db *outbox.DB, f serveFlags, logger watermill.LoggerAdapter) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
 		return err
@@ -85,9 +84,11 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 		return errors.Join(listener.Close(),
 			usagef("--act and --payloads need --actor-header on an address that others can reach: %s", f.listen))
 	}
-	page, err := ui.New(ad, ui.Config{Title: f.title, Authorize: f.authorize, Brokers: f.brokers}, logger)
+	page, err := ui.New(db, ui.Config{
+		Admin: a.adminConfig(f.actor), Title: f.title, Authorize: f.authorize, Brokers: f.brokers,
+	}, logger)
 	if err != nil {
-		return errors.Join(listener.Close(), err)
+		return errors.Join(listener.Close(), &usageError{err})
 	}
 	var handler http.Handler = page
 	if alone || len(f.hosts) > 0 {

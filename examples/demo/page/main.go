@@ -23,7 +23,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
@@ -76,11 +75,7 @@ func run(ctx context.Context, listener net.Listener) error {
 	}
 
 	// The page. Everybody may do everything, because it listens only on this machine. See Authorize in package ui.
-	a, err := admin.New(db, admin.Config{}, nil)
-	if err != nil {
-		return err
-	}
-	page, err := ui.New(a, ui.Config{
+	page, err := ui.New(db, ui.Config{
 		Title:          "Shop",
 		SampleInterval: 2 * time.Second,
 		Authorize: func(*http.Request) (ui.Access, error) {

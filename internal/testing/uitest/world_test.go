@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
@@ -54,9 +53,7 @@ func newWorld(t *testing.T, access ui.Access) *world {
 	require.NoError(t, err)
 	_, err = schema.Migrate(t.Context(), db, schema.MigrateConfig{})
 	require.NoError(t, err)
-	a, err := admin.New(db, admin.Config{}, nil)
-	require.NoError(t, err)
-	page, err := ui.New(a, ui.Config{
+	page, err := ui.New(db, ui.Config{
 		Title: "Shop", SampleInterval: 100 * time.Millisecond,
 		Authorize: func(*http.Request) (ui.Access, error) { return access, nil },
 	}, watermill.NewStdLogger(false, false))
