@@ -71,22 +71,20 @@ type Outcome struct {
 func (o *Deliverer[R]) Deliver(d Delivery[R]) Outcome {
 	if d.Unkeyed {
 		if _, err := o.KeyOf(d.Record); err != nil {
-			o.unreadable(d, "key", err, func(err error, fields watermill.LogFields) {
+			return o.unreadable(d, "key", err, func(err error, fields watermill.LogFields) {
 				// Cause: a bug of SubscriberConfig.Key.
 				d.Logger.Error("panic in Key: the message has no known order, "+
 					"so it blocks its Kafka key or its subject and is retried: fix Key", err, fields)
 			})
-			return Outcome{Verdict: Nacked, Cause: err}
 		}
 	}
 	msg, err := o.message(d.Record)
 	if err != nil {
-		o.unreadable(d, "message", err, func(err error, fields watermill.LogFields) {
+		return o.unreadable(d, "message", err, func(err error, fields watermill.LogFields) {
 			// Cause: another producer, or another format.
 			d.Logger.Error("message could not be unmarshalled: its key is blocked and it is retried: "+
 				"fix the Unmarshaler, or let it return a message that the handler can declare poison", err, fields)
 		})
-		return Outcome{Verdict: Nacked, Cause: err}
 	}
 	ctx, cancel := context.WithCancel(core.WithConsumed(core.WithSource(d.Context, o.source), d.From))
 	defer cancel()
@@ -150,13 +148,16 @@ func (o *Deliverer[R]) Close() {
 	close(o.messages)
 }
 
-// unreadable reports a message that reaches no handler. A decoder's error may quote the input.
-func (o *Deliverer[R]) unreadable(d Delivery[R], what string, err error, log func(error, watermill.LogFields)) {
+// unreadable logs a message that reaches no handler, and returns its outcome. A decoder's error may quote the input.
+func (o *Deliverer[R]) unreadable(
+	d Delivery[R], what string, err error, log func(error, watermill.LogFields),
+) Outcome {
 	err = errors.New(text.WithoutQuotes(err))
 	if o.lines.Allow(what) {
 		log(err, d.Position)
-		return
+	} else {
+		d.Logger.Debug("message still cannot be read",
+			d.Position.Add(watermill.LogFields{"what": what, "err": err.Error()}))
 	}
-	d.Logger.Debug("message still cannot be read",
-		d.Position.Add(watermill.LogFields{"what": what, "err": err.Error()}))
+	return Outcome{Verdict: Nacked, Cause: err}
 }
