@@ -323,6 +323,24 @@ func TestTxAttemptsAreIndependent(t *testing.T) {
 	})
 }
 
+// TestTxRepeatsWhileItsRouterCloses: the end of a message's context cuts off only the pause before the next attempt.
+func TestTxRepeatsWhileItsRouterCloses(t *testing.T) {
+	h := onPgx(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	msg := newMessage("payload")
+	msg.SetContext(ctx)
+	attempts := 0
+	_, err := chain(func(c *message.Message) ([]*message.Message, error) {
+		cancel()
+		if attempts++; attempts == 1 {
+			return nil, serializationFailure(t, h)
+		}
+		return nil, write(h, c)
+	}, stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{Backoff: outbox.Backoff{Initial: time.Hour}}})...)(msg)
+	require.NoError(t, err)
+	assert.Equal(t, 1, effects(t, h, msg))
+}
+
 // serializationFailure returns an error with SQLSTATE 40001 as the driver creates it.
 func serializationFailure(t testing.TB, h handle) error {
 	_, err := (*core.DB)(h.db).Exec(t.Context(), "do $$ begin raise exception 'x' using errcode = '40001'; end $$")

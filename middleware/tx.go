@@ -190,9 +190,7 @@ func (t *transactor) attempts(
 		t.logger.Debug("repeating the handler in a new transaction", fieldsOf(msg.Context(), msg).Add(watermill.LogFields{
 			"attempt": n + 2, "sqlstate": text.SQLState(err),
 		}))
-		if !core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) {
-			return nil, err
-		}
+		core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) // shorter if the Router closes
 	}
 }
 
