@@ -268,30 +268,47 @@ func TestBatchRolledBack(t *testing.T) {
 	require.ErrorIs(t, handle(message.NewMessage(watermill.NewUUID(), []byte("fails"))), outbox.ErrRolledBack)
 }
 
-// TestBatchGivesUpWhatWaits: a message that is in no batch yet is nacked when its context ends.
+// TestBatchGivesUpWhatWaits: a message that is in no batch yet when its subscription ends is nacked, and no attempt is
+// counted.
 func TestBatchGivesUpWhatWaits(t *testing.T) {
 	h := onPgx(t)
+	store := storeOn(t, h, queue.StoreConfig{MaxAttempts: 1})
+	_, err := store.Enqueue(t.Context(), items("jobs", 2)...)
+	require.NoError(t, err)
+	sub := subscriberOn(t, store, queue.SubscriberConfig{Concurrency: 2, CloseTimeout: patience})
+	deliveries, err := sub.Subscribe(t.Context(), "jobs")
+	require.NoError(t, err)
 	inside, goOn := make(chan int, 10), make(chan struct{})
 	handle, err := middleware.Batch(h.db, middleware.BatchConfig{
-		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"},
-	}, func(ctx context.Context, msgs []*message.Message) error {
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxMessages: 1,
+	}, func(_ context.Context, msgs []*message.Message) error {
 		inside <- len(msgs)
 		<-goOn
 		return nil
 	}, nil)
 	require.NoError(t, err)
-	first, second := make(chan error), make(chan error)
-	go func() { first <- handle(newMessage("1")) }()
+	results := make(chan error, 2)
+	for range 2 {
+		msg := <-deliveries
+		go func() {
+			err := handle(msg)
+			if err == nil {
+				msg.Ack()
+			} else {
+				msg.Nack()
+			}
+			results <- err
+		}()
+	}
 	require.Equal(t, 1, <-inside)
-	ctx, cancel := context.WithCancel(t.Context())
-	msg := newMessage("2")
-	msg.SetContext(ctx)
-	go func() { second <- handle(msg) }()
-	cancel()
-	require.ErrorIs(t, <-second, context.Canceled)
+	closed := make(chan error)
+	go func() { closed <- sub.Close() }()
+	require.ErrorIs(t, <-results, context.Canceled)
 	close(goOn)
-	require.NoError(t, <-first)
-	assert.Equal(t, 1, h.count(t, "select count(*) from inbox"))
+	require.NoError(t, <-results)
+	require.NoError(t, <-closed)
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where state = 'done'"))
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where state = 'processing' and attempts = 0"))
 }
 
 // TestBatchThatFailsAsAWhole: halving a batch ends, and does not begin after a timeout.

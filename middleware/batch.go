@@ -124,6 +124,9 @@ func (b *batcher) handle(msg *message.Message) error {
 	one := &batched{msg: msg, ctx: ctx, h: h, done: make(chan result, 1), began: time.Now()}
 	if one.claim = b.identify(ctx, msg, h); one.claim != nil {
 		r, err := b.join(outside, one)
+		if err != nil {
+			h.note(0, err)
+		}
 		h.ended.Store(true)
 		if err != nil || r == (result{}) {
 			return err

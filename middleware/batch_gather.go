@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 	"math/bits"
 	"runtime"
 	"runtime/debug"
@@ -84,7 +85,7 @@ func (b *batcher) join(ctx context.Context, one *batched) (result, error) {
 		return r, nil
 	case <-ctx.Done():
 		if b.leave(one) {
-			return result{}, ctx.Err()
+			return result{}, fmt.Errorf("%w: %w", core.ErrNotBegun, ctx.Err())
 		}
 		return <-one.done, nil // bounded by TxConfig.Timeout
 	}

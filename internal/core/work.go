@@ -11,7 +11,7 @@ import (
 var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to another")
 
 // ErrNotBegun means that a handler was not called for lack of a transaction. The message is not at fault.
-// Cause: the pool is full, or the database.
+// Cause: the pool is full, the database, or the context ended while the message waited for its batch.
 // Cure: raise pool_max_conns or lower Concurrency.
 var ErrNotBegun = errors.New("no transaction for the handler")
 

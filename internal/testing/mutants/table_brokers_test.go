@@ -1,6 +1,6 @@
 package mutants
 
-// brokerMutants are mutants of packages amqp, kafka and nats.
+// brokerMutants are mutants of packages amqp, kafka and nats, and of internal/inbound.
 var brokerMutants = []Mutant{
 	{
 		Name: "P1", File: "amqp/marshaler.go", In: "amqp", Test: "TestLongStrings",
@@ -95,5 +95,12 @@ var brokerMutants = []Mutant{
 		Breaks: "the messages of another owner are handled",
 		Old:    `return pin == "" || pin == t.pin`,
 		New:    `return true`,
+	},
+	{
+		Name: "IN1", File: "internal/inbound/deliverer.go", In: "internal/inbound",
+		Test:   "TestUnreadableMessagesAreNotQuoted",
+		Breaks: "the payload of an unreadable message is logged",
+		Old:    "	err = errors.New(text.WithoutQuotes(err))\n",
+		New:    "	_, err = errors.New(text.WithoutQuotes(err)), err\n",
 	},
 }

@@ -219,4 +219,19 @@ var inboxMutants = []Mutant{
 		Old:    "f.Attempts = max(r.Attempts, 1)",
 		New:    "f.Attempts = r.Attempts",
 	},
+	{
+		Name: "I35", File: "middleware/batch.go", In: "middleware", Test: "TestBatchReportsWhatNeverBegan",
+		Breaks: "an attempt is counted for a message that left before its batch began",
+		Old:    "			h.note(0, err)\n",
+		New:    "",
+	},
+	{
+		Name: "I38", File: "middleware/tx.go", In: "integration_test", Test: "TestTxRepeatsWhileItsRouterCloses",
+		Breaks: "a serialization failure counts as a failed attempt while the Router closes",
+		Old:    "		core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) // shorter if the Router closes\n",
+		New: `		if !core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) {
+			return nil, err
+		}
+`,
+	},
 }
