@@ -245,26 +245,45 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 	})
 }
 
-// TestBatchRolledBack: observers see that a batch was rolled back on request, as they do for a single message. A
-// handler's own error that wraps ErrRolledBack is a failure.
+// TestBatchRolledBack: a message whose handler rolls back is acked, and the rest of its batch is committed. Observers
+// see it as they do for a single message. A handler's own error that wraps ErrRolledBack is a failure.
 func TestBatchRolledBack(t *testing.T) {
-	extended(t)
 	h := onPgx(t)
 	obs := &seen{}
 	handle, err := middleware.Batch(h.seenBy(t, obs).db, middleware.BatchConfig{
-		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxWait: 100 * time.Millisecond,
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxMessages: 5, MaxWait: 300 * time.Millisecond,
 		ErrorHandler: middleware.ErrorHandlerConfig{Backoff: outbox.Backoff{Initial: -1}},
-	}, func(ctx context.Context, msgs []*message.Message) error {
-		if string(msgs[0].Payload) == "fails" {
-			return fmt.Errorf("another transaction: %w", outbox.ErrRolledBack)
+	}, func(_ context.Context, msgs []*message.Message) error {
+		for _, msg := range msgs {
+			if err := write(h, msg); err != nil {
+				return err
+			}
+			switch string(msg.Payload) {
+			case "3":
+				if err := outbox.SetRollbackOnly(msg.Context()); err != nil {
+					return err
+				}
+			case "fails":
+				return fmt.Errorf("another transaction: %w", outbox.ErrRolledBack)
+			}
 		}
-		return outbox.SetRollbackOnly(ctx)
+		return nil
 	}, nil)
 	require.NoError(t, err)
-	require.NoError(t, handle(newMessages(1)[0]))
-	require.Len(t, obs.ends(), 1)
-	assert.Equal(t, observe.RolledBack, obs.ends()[0].Outcome)
-	assert.Zero(t, h.count(t, "select count(*) from inbox"))
+	msgs := newMessages(5)
+	var wg sync.WaitGroup
+	for _, msg := range msgs {
+		wg.Go(func() { assert.NoError(t, handle(msg)) })
+	}
+	wg.Wait()
+	count := map[observe.Outcome]int{}
+	for _, end := range obs.ends() {
+		count[end.Outcome]++
+	}
+	assert.Equal(t, map[observe.Outcome]int{observe.Processed: 4, observe.RolledBack: 1}, count)
+	assert.Equal(t, 4, h.count(t, "select count(*) from inbox"))
+	assert.Equal(t, 4, h.count(t, "select count(*) from effects"))
+	assert.Zero(t, effects(t, h, msgs[3]))
 	require.ErrorIs(t, handle(message.NewMessage(watermill.NewUUID(), []byte("fails"))), outbox.ErrRolledBack)
 }
 

@@ -75,7 +75,8 @@ type BatchFunc func(ctx context.Context, msgs []*message.Message) error
 // that fails in a batch of one goes through ErrorHandler, Tx and Inbox on its own and is eventually dead-lettered; the
 // others are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go
 // alone immediately. So fn can be called again for a message that did not fail, and for a message alone while another
-// batch is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
+// batch is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait. A call
+// that uses outbox.SetRollbackOnly is halved in the same way; the message alone is acked, as with Tx.
 //
 // It returns outbox.ErrNoDB or an error that names the invalid field. If logger is nil, the logger of db is used.
 func Batch(

@@ -118,7 +118,7 @@ func (b *batcher) attempt(batch []*batched) error {
 	defer b.db.HandlerStarts(b.logger)()
 	ctx, cancel := core.Lifetime(core.OutsideTx(batch[0].ctx), b.cfg.Tx.Timeout)
 	defer cancel()
-	begun, succeeded := false, false
+	begun, mayRollBack := false, false
 	err := core.InTx(ctx, b.db, core.TxOptions{Isolation: b.cfg.Tx.Isolation}, func(ctx context.Context) (err error) {
 		begun = true
 		if err := b.claim(ctx, batch); err != nil {
@@ -151,10 +151,10 @@ func (b *batcher) attempt(batch []*batched) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the handler of a batch exceeded TxConfig.Timeout: %w", ctx.Err())
 		}
-		succeeded = true
+		mayRollBack = len(msgs) == 1 // one message must not roll back the others
 		return nil
 	})
-	if succeeded && errors.Is(err, outbox.ErrRolledBack) { // the same as in middleware.Tx
+	if mayRollBack && errors.Is(err, outbox.ErrRolledBack) { // the same as in middleware.Tx
 		for _, one := range batch {
 			if one.state == ours {
 				one.state = rolledBack

@@ -226,6 +226,12 @@ var inboxMutants = []Mutant{
 		New:    "",
 	},
 	{
+		Name: "I36", File: "middleware/batch_run.go", In: "integration_test", Test: "TestBatchRolledBack",
+		Breaks: "a message that rolls back acks its whole batch with nothing committed",
+		Old:    "mayRollBack = len(msgs) == 1",
+		New:    "mayRollBack = true",
+	},
+	{
 		Name: "I38", File: "middleware/tx.go", In: "integration_test", Test: "TestTxRepeatsWhileItsRouterCloses",
 		Breaks: "a serialization failure counts as a failed attempt while the Router closes",
 		Old:    "		core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) // shorter if the Router closes\n",
