@@ -16,7 +16,7 @@ import (
 // BatchConfig configures Batch. Service is required.
 type BatchConfig struct {
 	// Service, ErrorHandler, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set,
-	// because they apply to a single message.
+	// because they apply to a single message. The deadlines of messages do not limit a batch.
 	Service      string
 	ErrorHandler ErrorHandlerConfig
 	Tx           TxConfig

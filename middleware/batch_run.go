@@ -116,7 +116,8 @@ func (b *batcher) attempts(batch []*batched) error {
 
 func (b *batcher) attempt(batch []*batched) error {
 	defer b.db.HandlerStarts(b.logger)()
-	ctx, cancel := core.Lifetime(core.OutsideTx(batch[0].ctx), b.cfg.Tx.Timeout)
+	outside := context.WithoutCancel(core.OutsideTx(batch[0].ctx)) // without its deadline
+	ctx, cancel := core.Lifetime(outside, b.cfg.Tx.Timeout)
 	defer cancel()
 	begun, mayRollBack := false, false
 	err := core.InTx(ctx, b.db, core.TxOptions{Isolation: b.cfg.Tx.Isolation}, func(ctx context.Context) (err error) {

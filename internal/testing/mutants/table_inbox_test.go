@@ -232,6 +232,12 @@ var inboxMutants = []Mutant{
 		New:    "mayRollBack = true",
 	},
 	{
+		Name: "I37", File: "middleware/batch_run.go", In: "integration_test", Test: "TestBatchOutlivesItsFirstMessage",
+		Breaks: "the deadline of its first message limits a batch",
+		Old:    "context.WithoutCancel(core.OutsideTx(batch[0].ctx))",
+		New:    "core.OutsideTx(batch[0].ctx)",
+	},
+	{
 		Name: "I38", File: "middleware/tx.go", In: "integration_test", Test: "TestTxRepeatsWhileItsRouterCloses",
 		Breaks: "a serialization failure counts as a failed attempt while the Router closes",
 		Old:    "		core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) // shorter if the Router closes\n",
