@@ -19,6 +19,11 @@ var (
 	// Cause: the broker is down, or the URI, user or password is wrong.
 	// Cure: start it, or correct Config.Connection.
 	errNotConnected = errors.New("not connected to RabbitMQ")
+	// errExchange is returned while the exchange cannot be declared.
+	//
+	// Cause: RabbitMQ has an exchange of that name with other properties, does not know its type, or denies permission.
+	// Cure: correct Config.Exchange, or the server.
+	errExchange = errors.New("cannot declare the exchange")
 	// errNoConfirm is returned for messages in flight on a connection that was lost or closed. They may have arrived.
 	//
 	// Cause: the broker stopped, is frozen, or has an alarm.
@@ -30,13 +35,6 @@ var (
 	errUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
 )
 
-// unavailable holds the reply codes for which no message is at fault.
-var unavailable = map[int]bool{
-	amqp091.ConnectionForced: true, amqp091.InvalidPath: true, amqp091.AccessRefused: true, amqp091.NotFound: true,
-	amqp091.ResourceLocked: true, amqp091.ResourceError: true, amqp091.NotAllowed: true, amqp091.InternalError: true,
-	amqp091.ChannelError: true, // also the code of amqp091.ErrClosed
-}
-
 // Classify returns the verdict on an error of Publish; the package comment lists them.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
@@ -44,12 +42,12 @@ func Classify(err error) forwarder.Verdict {
 	switch {
 	case errors.Is(err, outbox.ErrInvalidMessage):
 		return forwarder.Permanent
-	case errors.Is(err, errNotConnected), errors.Is(err, errNoConfirm), errors.Is(err, errNack),
-		errors.Is(err, errUnroutable), errors.Is(err, outbox.ErrClosed), errors.Is(err, forwarder.ErrPublishTimeout),
+	case errors.Is(err, errNotConnected), errors.Is(err, errExchange), errors.Is(err, errNoConfirm),
+		errors.Is(err, errNack), errors.Is(err, errUnroutable), errors.Is(err, outbox.ErrClosed), errors.Is(err, forwarder.ErrPublishTimeout),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
 		return forwarder.Unavailable
-	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // the connection was lost
+	case errors.As(err, &reply) && reply.Code != amqp091.PreconditionFailed:
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

@@ -53,7 +53,7 @@ func (c PublisherConfig) validate() error {
 	if err := c.ValidatePublisher(); err != nil {
 		return fmt.Errorf("amqp: %w", err)
 	}
-	// With such a character in the password, net/url either returns an error that quotes it or finds another host.
+	// With a raw "/", "?" or "#" in the password, net/url returns an error that quotes it, or finds another host.
 	_, rest, _ := strings.Cut(c.Connection.AmqpURI, "://")
 	user := rest[:strings.LastIndex(rest, "@")+1]
 	switch _, err := amqp091.ParseURI(c.Connection.AmqpURI); {

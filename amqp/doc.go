@@ -21,8 +21,8 @@
 //
 // # Verdicts
 //
-//   - Unavailable: no connection, no confirm in time, a negative confirm (a full queue with reject-publish), no queue
-//     for the message, no exchange, no permission, resource alarms.
+//   - Unavailable: no connection, a connection that the broker closed, no confirm in time, a negative confirm (a full
+//     queue with reject-publish), no queue for the message, no exchange, no permission, resource alarms.
 //   - Permanent: a routing key, exchange name, metadata key or property such as the content type over 255 bytes, headers
 //     larger than a frame, outbox.ErrInvalidMessage.
 //   - Unknown: everything else, such as a message over max_message_size. The broker then closes the topic's channel,

@@ -108,7 +108,8 @@ func (p *Publisher) channel(topic, exchange string) (*channel, error) {
 	}
 	if exchange != "" {
 		if err := p.cfg.TopologyBuilder.ExchangeDeclare(ch.Channel, exchange, p.cfg.Config); err != nil {
-			return nil, err
+			_ = ch.Close()
+			return nil, fmt.Errorf("%w %q: %w", errExchange, exchange, err)
 		}
 	}
 	p.channels[topic] = ch

@@ -115,7 +115,7 @@ func TestRabbitMQReachesWatermillsSubscriber(t *testing.T) {
 	}
 }
 
-// TestRabbitMQRefuses fills a queue that rejects further messages, and sends one larger than the server allows.
+// TestRabbitMQRefuses fills a queue that rejects further messages.
 func TestRabbitMQRefuses(t *testing.T) {
 	extended(t)
 	server := rabbitMQ(t)
@@ -130,6 +130,65 @@ func TestRabbitMQRefuses(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "refused by the broker: check the limits")
 	}, patience, time.Millisecond)
 	require.NoError(t, pub.Publish(amqpQueue(t, server.URL(), nil), message.NewMessage(watermill.NewUUID(), nil)))
+}
+
+// anyTopology declares an exchange of the type that the topic's name begins with, or returns an error of its own.
+type anyTopology struct{ wmamqp.DefaultTopologyBuilder }
+
+func (a *anyTopology) ExchangeDeclare(ch *amqp091.Channel, name string, cfg wmamqp.Config) error {
+	cfg.Exchange.Type, _, _ = strings.Cut(name, ".")
+	if cfg.Exchange.Type == "none" {
+		return errors.New("not today")
+	}
+	return a.DefaultTopologyBuilder.ExchangeDeclare(ch, name, cfg)
+}
+
+// TestRabbitMQRefusesAnExchange: a wrong configuration is not a message's fault, and other topics go on.
+func TestRabbitMQRefusesAnExchange(t *testing.T) {
+	extended(t)
+	server := rabbitMQ(t)
+	ch, end, err := amqpChannel(server.URL())
+	require.NoError(t, err)
+	defer end()
+	require.NoError(t, ch.ExchangeDeclare("fanout.conflict", "direct", true, false, false, false, nil))
+	cfg := wmamqp.NewDurablePubSubConfig(server.URL(), nil)
+	cfg.TopologyBuilder, cfg.Connection.AmqpConfig = &anyTopology{}, &amqp091.Config{ChannelMax: 4}
+	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg, AllowUnroutable: true}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, pub.Close()) }()
+	publish := func(topic string) error { return pub.Publish(topic, message.NewMessage(watermill.NewUUID(), nil)) }
+
+	for range 10 {
+		for _, topic := range []string{"fanout.conflict", "none.exchange"} {
+			err := publish(topic)
+			require.ErrorContains(t, err, "cannot declare the exchange")
+			require.Equal(t, unavailable, verdictOf(err), "%v", err)
+		}
+		require.NoError(t, publish("fanout.good"))
+	}
+
+	// RabbitMQ closes the connection for an unknown type, which fails all messages in flight.
+	failed := make(chan error, 64)
+	for range cap(failed) {
+		go func() {
+			for {
+				if err := publish("fanout.good"); err != nil {
+					failed <- err
+					return
+				}
+			}
+		}()
+	}
+	for n := 0; n < cap(failed); {
+		select {
+		case err := <-failed:
+			require.Equal(t, unavailable, verdictOf(err), "%v", err)
+			n++
+		default:
+			err := publish("unknown.exchange")
+			require.Equal(t, unavailable, verdictOf(err), "%v", err)
+		}
+	}
 }
 
 // TestRabbitMQWithMoreTopicsThanChannels publishes to more topics than the connection may have channels, and to as many

@@ -16,6 +16,19 @@ var brokerMutants = []Mutant{
 		New:    `case err != nil, user == "/?#":`,
 	},
 	{
+		Name: "P3", File: "amqp/classify.go", In: "integration_test", Test: "TestRabbitMQRefusesAnExchange", Second: true,
+		Breaks: "an exchange that cannot be declared kills messages of all topics",
+		Old:    "errors.As(err, &reply) && reply.Code != amqp091.PreconditionFailed:",
+		New:    "errors.As(err, &reply) && !reply.Server:",
+	},
+	{
+		Name: "P4", File: "amqp/publisher.go", In: "integration_test", Test: "TestRabbitMQRefusesAnExchange", Second: true,
+		Breaks: "each failed declaration takes a channel for good",
+		Old: `			_ = ch.Close()
+			return nil, fmt.Errorf("%w %q`,
+		New: `			return nil, fmt.Errorf("%w %q`,
+	},
+	{
 		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
 		Breaks: "an offset is committed past messages that are not handled",
 		Old:    "if watermark := p.window.Watermark(); watermark > p.marked {",
