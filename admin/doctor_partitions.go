@@ -61,10 +61,12 @@ func (e *doctorRun) partitionsAhead(p partitioned) {
 	}
 	if above := p.Above(); ahead == 0 && len(above) > 0 { // for example after the sequence was set back
 		next := above[0].From
-		e.find("partitions_ahead", s, fmt.Sprintf("the next partition begins at id %d, far above the last id, %d: the "+
-			"default partition takes the messages", next, p.Last), fmt.Sprintf("if the sequence was set back, set it past all ids: "+
-			"SELECT setval('%s', (SELECT greatest(%d, max(id)) FROM %s))", e.db.Render("{outbox_id_seq}"), next-1,
-			e.db.Render("{outbox}")))
+		e.find("partitions_ahead", s,
+			fmt.Sprintf("the next partition begins at id %d, far above the last id, %d: the default partition takes the "+
+				"messages", next, p.Last),
+			fmt.Sprintf("if the sequence was set back, set it past all ids: "+
+				"SELECT setval('%s', (SELECT greatest(%d, max(id)) FROM %s))",
+				e.db.Render("{outbox_id_seq}"), next-1, e.db.Render("{outbox}")))
 		return
 	}
 	if end := p.End(); end > p.Last {

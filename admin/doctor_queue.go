@@ -45,7 +45,8 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 			// harmless, however long it lasts.
 			e.findOf(Queue, topic, "queue_abandoned", Warning,
 				fmt.Sprintf("%s an owner whose lease expired, the first %s ago: no dispatcher that handles the topic "+
-					"is running, or its handler has kept a transaction open since", inQueue(abandoned, topic, "has", "have"), span(left)),
+					"is running, or its handler has kept a transaction open since",
+					inQueue(abandoned, topic, "has", "have"), span(left)),
 				"if none is running, start a queue.Dispatcher, Subscriber or Group that handles it, which takes over abandoned "+
 					"messages; if one is running, find out what its handler waits for")
 		case e.pausedInQueue(topic) || unhandled[topic]: // the finding about the topic covers it

@@ -24,9 +24,9 @@ var redrive = Verb{
 // their UUIDs, and requeues them in the inbox in the same transaction. Their consumers handle them once, also if the
 // broker redelivers them too. Other consumers of these topics receive a copy, which their inboxes skip.
 //
-// The letters must be in the outbox: Result.NoDeadLetter counts the deleted ones, and if no letter is left, Redrive returns
-// ErrNoDeadLetter. A letter whose topic is a pattern with wildcards is refused. The messages have outbox.MetadataRedriven;
-// metadata that the letter stores under another name keeps that name.
+// The dead letters must be in the outbox: Result.NoDeadLetter counts messages whose dead letters were deleted, and if
+// none is left, Redrive returns ErrNoDeadLetter. A dead letter whose topic is a pattern with wildcards is refused. The
+// messages have outbox.MetadataRedriven; metadata that the dead letter stores under another name keeps that name.
 func (a *Admin) Redrive(ctx context.Context, act Action) (Result, error) {
 	r, err := a.run(ctx, redrive, act)
 	if err == nil && r.Matched.N == 0 && r.NoDeadLetter > 0 {

@@ -29,8 +29,8 @@ type Stats struct {
 	Topics     []TopicStats     `json:"topics"`
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
-	// UnownedLanes is the number of lanes (of 64) that no running forwarder owns, by scope: messages of their keys wait. This
-	// is normal for a moment while forwarders start or stop; otherwise see Doctor.
+	// UnownedLanes is the number of lanes (of 64) that no running forwarder owns, by scope: messages of their keys wait.
+	// This is normal for a moment while forwarders start or stop; otherwise see Doctor.
 	UnownedLanes map[string]int `json:"unowned_lanes"`
 	Inbox        []TopicStats   `json:"inbox"`      // of consumers that have failing or dead messages, sorted
 	Partitions   []Partition    `json:"partitions"` // as Admin.Partitions lists them

@@ -20,8 +20,8 @@ import (
 type Event struct {
 	// At is when it happened; zero for a failure whose time was not kept.
 	At time.Time `json:"at,omitzero"`
-	// What is one of written (in the inbox: first delivered), delayed, failed, published, processed, died, dead_letter, due,
-	// or an act's AuditEntry.Action.
+	// What is one of written (in the inbox: first delivered), delayed, failed, published, processed, died, dead_letter,
+	// due, or an act's AuditEntry.Action.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // for failed: its number
 	// Error is the error of failed, or in the queue of died. It has the first 256 characters, but all of the last
@@ -33,7 +33,7 @@ type Event struct {
 	// Until is when a delayed message or a retry is due.
 	Until      time.Time `json:"until,omitzero"`
 	DeadLetter string    `json:"dead_letter,omitempty"` // for dead_letter: its id in the outbox
-	TraceID    string    `json:"trace_id,omitempty"`    // for written: the trace ID of the W3C trace context in the metadata
+	TraceID    string    `json:"trace_id,omitempty"`    // for written: the trace ID of the message's W3C trace context
 
 	guessed bool // At only places the event in the order
 }

@@ -13,7 +13,7 @@
 //   - The first Publish connects, and after a lost connection the next one reconnects. Publish waits for the broker at
 //     most AckTimeout.
 //   - All calls share one channel per topic, so that the broker confirms many messages together. With more topics than
-//     the broker's channel_max, a new one closes another's that is idle.
+//     the broker's channel_max, a new channel closes an idle one.
 //   - The message id is the UUID, unless the marshaler sets one. The broker does not drop duplicates; consumers must.
 //   - Metadata cannot command the broker: see [Marshaler].
 //
@@ -23,8 +23,8 @@
 //
 //   - Unavailable: no connection, a connection that the broker closed, no confirm in time, a negative confirm (a full
 //     queue with reject-publish), no queue for the message, no exchange, no permission, resource alarms.
-//   - Permanent: a routing key, exchange name, metadata key or property such as the content type over 255 bytes, headers
-//     larger than a frame, outbox.ErrInvalidMessage.
+//   - Permanent: a routing key, exchange name, metadata key or property such as the content type over 255 bytes,
+//     headers larger than a frame, outbox.ErrInvalidMessage.
 //   - Unknown: everything else, such as a message over max_message_size. The broker then closes the topic's channel,
 //     which fails the other messages in flight too; the forwarder tries each again.
 package amqp

@@ -55,7 +55,8 @@ func main() {
 }
 
 func parse() (o options, err error) {
-	flag.BoolVar(&o.quick, "quick", false, "only the rows that a change to the engine is likely to slow down, in fewer rounds")
+	flag.BoolVar(&o.quick, "quick", false,
+		"only the rows that a change to the engine is likely to slow down, in fewer rounds")
 	flag.StringVar(&o.only, "only", "", "only rows and figures whose name matches this regular `expression`")
 	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 7, with -quick 3")
 	flag.DurationVar(&o.budget, "budget", 20*time.Minute, "how long the run may take; 0 = as long as its rounds take. "+

@@ -23,8 +23,8 @@ func (b *bench) partitionsGroup() group {
 		about: 60 * time.Second,
 		rows: []row{
 			{name: "partitions_clean_wal", what: "WAL of removing 100,000 old messages: deleted one by one / with their " +
-				"partition, at most 3 bytes a message", floor: 28, aim: 200, ours: "dropped_wal", rival: "deleted_wal", unit: "bytes each",
-				lower: true},
+				"partition, at most 3 bytes a message", floor: 28, aim: 200,
+				ours: "dropped_wal", rival: "deleted_wal", unit: "bytes each", lower: true},
 			{name: "partitions_idle_fetch", what: "pages that a Fetch at rest visits: one table / 8 partitions", floor: 0.95,
 				aim:  1,
 				ours: "partitions_fetch", rival: "plain_fetch", unit: "pages", lower: true},

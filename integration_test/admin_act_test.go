@@ -293,7 +293,9 @@ func TestActsThatAreRefused(t *testing.T) {
 		"unknown state": {
 			a.Requeue, admin.Action{Filter: admin.Filter{All: true, States: []admin.State{"dead' OR true --"}}}, "is one of",
 		},
-		"wrong table":        {a.Replay, admin.Action{Filter: admin.Filter{All: true, In: admin.Inbox}}, "does not apply to the inbox"},
+		"wrong table": {
+			a.Replay, admin.Action{Filter: admin.Filter{All: true, In: admin.Inbox}}, "does not apply to the inbox",
+		},
 		"no such table":      {a.Replay, admin.Action{Filter: admin.Filter{All: true, In: 7}}, "no table 7"},
 		"negative limit":     {a.Requeue, admin.Action{Filter: everything, Limit: -1}, "Limit is -1"},
 		"NUL in a topic":     {a.Requeue, admin.Action{Filter: admin.Filter{Topic: "a\x00b"}}, "Filter.Topic"},

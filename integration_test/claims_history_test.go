@@ -285,7 +285,9 @@ func (w *historyWorker) step(ctx context.Context) error {
 			return queueAnswer{unknown: unknown}, err
 		})
 	}
-	operate := func(verb string, act func(context.Context, admin.Action) (admin.Result, error), states ...admin.State) error {
+	operate := func(
+		verb string, act func(context.Context, admin.Action) (admin.Result, error), states ...admin.State,
+	) error {
 		call, id := w.call(), w.recent()
 		r, err := act(ctx, admin.Action{
 			Filter: admin.Filter{In: admin.Queue, States: states, IDs: []string{"shop:" + id}}, Reason: "why",

@@ -56,7 +56,8 @@ promise without one fails.
 	require.NoError(t, err)
 	proofs, err := os.ReadFile("../docs/reference/reliability.md")
 	require.NoError(t, err)
-	promised := regexp.MustCompile(`(?m)^\| \*\*\[(.+?)\]\(docs/reference/reliability\.md#`).FindAllStringSubmatch(string(readme), -1)
+	promised := regexp.MustCompile(`(?m)^\| \*\*\[(.+?)\]\(docs/reference/reliability\.md#`).
+		FindAllStringSubmatch(string(readme), -1)
 	require.NotEmpty(t, promised)
 	for _, promise := range promised {
 		_, section, found := strings.Cut(string(proofs), "\n## "+promise[1]+"\n")

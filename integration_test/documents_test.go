@@ -110,8 +110,8 @@ func TestDocumentsQuoteTheBenchmark(t *testing.T) {
 	for _, file := range sources {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
-		for _, row := range regexp.MustCompile(`\{\s*name:\s+"(\w+)",\s+(?:what|floor):`).FindAllStringSubmatch(string(source),
-			-1) {
+		for _, row := range regexp.MustCompile(`\{\s*name:\s+"(\w+)",\s+(?:what|floor):`).
+			FindAllStringSubmatch(string(source), -1) {
 			rows[row[1]] = true
 		}
 	}
@@ -259,8 +259,8 @@ func TestDocumentsCommandsAct(t *testing.T) {
 				}
 			}
 			act :=
-				regexp.MustCompile(`^(outbox|keys|inbox|queue|topics) (requeue|redrive|replay|retry-now|discard|skip|pause|resume)`).
-					MatchString(line)
+				regexp.MustCompile(`^(outbox|keys|inbox|queue|topics) ` +
+					`(requeue|redrive|replay|retry-now|discard|skip|pause|resume)`).MatchString(line)
 			if act && !strings.Contains(line, "--dry-run") {
 				args = append(args, "--yes")
 			}
@@ -283,8 +283,8 @@ const rootModule = "github.com/millrace-go/watermill-outbox"
 
 // imported maps package names in the documents to import paths.
 var imported = map[string]string{
-	"cmp": "cmp", "context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors", "http": "net/http",
-	"net": "net", "os": "os",
+	"cmp": "cmp", "context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors",
+	"http": "net/http", "net": "net", "os": "os",
 	"filepath": "path/filepath", "strings": "strings", "time": "time",
 	"watermill": "github.com/ThreeDotsLabs/watermill", "message": "github.com/ThreeDotsLabs/watermill/message",
 	"cqrs":         "github.com/ThreeDotsLabs/watermill/components/cqrs",

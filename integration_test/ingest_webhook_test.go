@@ -286,8 +286,8 @@ func TestWebhookOfTenants(t *testing.T) {
 	}
 }
 
-// waitForQueue counts the statements that wait for the table of the queue. Copies of the template database have the same
-// oids for their tables.
+// waitForQueue counts the statements that wait for the table of the queue. Copies of the template database have the
+// same oids for their tables.
 const waitForQueue = `select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted
 	and database = (select oid from pg_database where datname = current_database())`
 

@@ -106,7 +106,8 @@ func TestDoctorOfPartitions(t *testing.T) {
 		h.writeRows(t, 300, settledLongAgo)
 		end := h.open(t, `SELECT count(*) FROM outbox`)
 		h.maintain(t)
-		find(t, h, "partitions_due", admin.Warning, "; the last run found in use: outbox_default, outbox_p0, outbox_p1, outbox_p2")
+		find(t, h, "partitions_due", admin.Warning,
+			"; the last run found in use: outbox_default, outbox_p0, outbox_p1, outbox_p2")
 		end()
 		require.Len(t, h.maintain(t).Dropped, 3)
 		cured(t, h, "partitions_due")

@@ -278,8 +278,8 @@ func newSilentServer(t testing.TB) (dsn string) {
 	return fmt.Sprintf("postgres://me:secret@%s/nowhere?sslmode=disable&connect_timeout=2", listener.Addr())
 }
 
-// throughPgBouncer returns the URL of a database through a PgBouncer in transaction mode, which belongs to the test: one
-// that crashes takes no other test with it. If the machine has no PgBouncer, it skips the test, except in CI.
+// throughPgBouncer returns the URL of a database through a PgBouncer in transaction mode, which belongs to the test, so
+// that no other test fails if it crashes. If the machine has no PgBouncer, it skips the test, except in CI.
 func throughPgBouncer(t testing.TB, database string) string {
 	t.Helper()
 	bouncer, err := services.StartPgBouncer(t.Context(), database, services.Options{Log: io.Discard})

@@ -20,7 +20,9 @@ const (
 )
 
 // load publishes from many goroutines until stop is called, which returns the acknowledged messages, by topic.
-func (c conformance) load(pub message.Publisher, topics []string) (stop func(testing.TB) map[string]map[string]time.Time) {
+func (c conformance) load(
+	pub message.Publisher, topics []string,
+) (stop func(testing.TB) map[string]map[string]time.Time) {
 	var wg sync.WaitGroup
 	var over atomic.Bool
 	var mu sync.Mutex
