@@ -13,7 +13,7 @@ import (
 
 const (
 	brokered     = 50_000
-	brokeredSlow = 15_000 // with Watermill's forwarder
+	brokeredSlow = 15_000 // of Watermill's forwarder
 )
 
 // broker creates a fresh topic of a real broker for each run.
@@ -118,7 +118,7 @@ func (b *bench) throughBroker(
 	}
 }
 
-// onTopic sends everything to one topic.
+// onTopic publishes everything to one topic.
 type onTopic struct {
 	message.Publisher
 	topic string

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// fewestRounds is the number of rounds that a side gets regardless of its group's budget.
-const fewestRounds = 2
+// minRounds is the number of rounds that a side gets regardless of its group's budget.
+const minRounds = 2
 
 // budget divides the time of a run among its groups, in proportion to the time that each takes on a quiet machine.
 // Unused time goes to later groups. The zero value is unlimited.
 type budget struct {
 	now   func() time.Time // nil = time.Now
-	end   time.Time        // of the run
+	end   time.Time        // end of the run
 	group time.Time        // end of the current group
 }
 
@@ -44,7 +44,7 @@ func (b *budget) begin(groups []group) {
 	b.group = now.Add(time.Duration(float64(max(0, b.end.Sub(now))) * part))
 }
 
-// takes returns roughly how long the fewest rounds take on two cores.
+// takes returns roughly how long minRounds take on two cores.
 func (g group) takes() time.Duration { return max(g.about, time.Second) }
 
 // affords reports whether the group has time for something that takes this long.
@@ -55,8 +55,8 @@ func (b *budget) affords(takes time.Duration) bool {
 // over reports whether the run must end.
 func (b *budget) over() bool { return !b.end.IsZero() && !b.clock().Before(b.end) }
 
-// unjudged returns why a row cannot be judged, or "": the machine was busy, and the ratio is neither above the floor in
-// the worst case nor below it in the best; or the time of the run was over.
+// unjudged returns why a row cannot be judged, or "": the machine was busy, and the floor lies between the worst and
+// the best case of the ratio; or the time of the run was over.
 func (o *outcome) unjudged() string {
 	switch {
 	case o.missing != "" || o.err != nil || len(o.broken) > 0:
@@ -109,7 +109,7 @@ func (r *row) ratio(found map[string]*series, over, under func([]float64) float6
 }
 
 // isNoisyRow reports whether one of a row's sides was noisy. A side that slows down from round to round under its own
-// load is not.
+// load does not count.
 func isNoisyRow(r row, found map[string]*series) bool {
 	return slices.ContainsFunc([]string{r.ours, r.rival, r.oursBase, r.rivalBase}, func(name string) bool {
 		s := found[name]

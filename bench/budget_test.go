@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ticking is a clock that rounds advance.
+// ticking is a clock that is advanced by rounds.
 type ticking struct{ now time.Time }
 
 func (c *ticking) round(takes time.Duration, values ...float64) func(context.Context) (measured, error) {
@@ -60,7 +60,7 @@ func TestBudget(t *testing.T) {
 	if ends[0] != 14*time.Second {
 		t.Errorf("seven quick rounds of two sides end after %s", ends[0])
 	}
-	// Its share is a fifth of the rest, about 117 s, of which two rounds take 80.
+	// Its share is a fifth of the rest, about 117 s, of which two rounds take 80 s.
 	if took := ends[1] - ends[0]; took != 80*time.Second {
 		t.Errorf("slow rounds take %s", took)
 	}
@@ -120,7 +120,7 @@ func TestNoBudget(t *testing.T) {
 	}
 }
 
-// TestJudgementOfNoise: a noisy row is judged only if the worst case is above its floor, or the best one below.
+// TestJudgementOfNoise: a noisy row is judged only if its worst case is above the floor or its best case below it.
 func TestJudgementOfNoise(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ours, rival []float64

@@ -9,7 +9,7 @@ import (
 const (
 	chartWidth  = 760
 	chartLabels = 190 // width of the labels
-	chartValues = 110 // room for the numbers
+	chartValues = 110 // width of the numbers
 	barHeight   = 20
 	barStep     = 26
 	titleHeight = 34

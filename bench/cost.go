@@ -24,7 +24,7 @@ const (
 	costAim      = "WAL is the same on every machine"
 )
 
-// cost is what messages cost the database.
+// cost is the cost of messages in the database.
 type cost struct {
 	wal int64         // bytes
 	cpu time.Duration // of all server processes
@@ -35,8 +35,8 @@ func (c cost) perMessage(n int, what string) string {
 		float64(c.cpu.Microseconds())/float64(n), what)
 }
 
-// costOf measures what work costs the server. A checkpoint before it gives all the same start: the first change of a
-// page after a checkpoint writes the whole page.
+// costOf measures what work costs the server. A checkpoint before it gives all of them the same start: the first change
+// of a page after a checkpoint writes the whole page.
 func (b *bench) costOf(ctx context.Context, d *database, work func() error) (cost, error) {
 	if _, err := d.pool.Exec(ctx, "CHECKPOINT"); err != nil {
 		return cost{}, err
@@ -135,7 +135,7 @@ func (b *bench) costOfWatermill(ctx context.Context) (string, error) {
 }
 
 // costOfRiver measures from the insert to the deletion of the completed job, by the statement of its cleaner, which
-// runs too rarely to wait for.
+// runs too rarely to be awaited.
 func (b *bench) costOfRiver(ctx context.Context) (string, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
@@ -194,8 +194,8 @@ func messagesOf(first, end int) (msgs []*message.Message) {
 	return msgs
 }
 
-// emptied returns an error unless every row was published and deleted. It deletes rows itself that cleaning passed
-// before they were published; cleaning would return to them only within the hour.
+// emptied returns an error unless every row was published and deleted. It deletes rows that cleaning passed before they
+// were published, because cleaning would only return to them within the hour.
 func (d *database) emptied(ctx context.Context) error {
 	if _, err := d.pool.Exec(ctx, "DELETE FROM outbox WHERE published_at IS NOT NULL"); err != nil {
 		return fmt.Errorf("delete published rows that cleaning passed by: %w", err)

@@ -43,7 +43,7 @@ func (d *database) serverCPU(ctx context.Context) (time.Duration, error) {
 // cpu is the processor time of a process.
 type cpu struct {
 	parent     int
-	own, ended time.Duration // its own, and that of children it has waited for
+	own, ended time.Duration // its own, and the time of children it has waited for
 }
 
 func cpuOf(file string) (cpu, error) {

@@ -24,8 +24,8 @@ func (b *bench) newDatabase(ctx context.Context) (*database, error) {
 	return b.newDatabaseOn(ctx, b.postgres, schema.MigrateConfig{})
 }
 
-// newServer creates a database on its own server, which ends with it: snapshots list the transactions of all databases
-// of a server. A server named in the environment is shared by all.
+// newServer creates a database on its own server, which ends with it, because snapshots list the transactions of all
+// databases of a server. A server named in the environment is shared by all.
 func (b *bench) newServer(ctx context.Context) (*database, error) {
 	postgres, err := services.StartPostgres(ctx, services.Options{})
 	if err != nil {

@@ -2,7 +2,7 @@
 //
 //	go run .                          everything, in 20 minutes
 //	go run . -budget 0                everything, for as long as it takes: up to an hour on a noisy machine
-//	go run . -quick                   what a change to the engine is likely to slow down, in a few minutes
+//	go run . -quick                   rows that a change to the engine is likely to slow down, in a few minutes
 //	go run . -only drain_keep         rows and figures whose name matches a regular expression
 //	go run . -svg ../docs/performance.svg -markdown performance.md
 //	go test -bench . -count 10        time, allocations and bytes per message, for benchstat
@@ -21,8 +21,8 @@
 // # Time
 //
 // Groups of rows share the time of -budget in proportion to the time that each takes on a quiet machine; unused time
-// goes to later groups. A side has two rounds in any case, up to -rounds as long as there is time, and then repeated
-// ones. When the budget is used up no round begins, so a run may end one round late.
+// goes to later groups. A side has at least two rounds, up to -rounds while there is time, and then repeated rounds.
+// When the budget is used up no round begins, so a run may end one round late.
 //
 // # Method
 //
@@ -44,21 +44,20 @@
 // Rows of partitions compare a partitioned outbox with a plain one: bytes of WAL for removing old messages, after a
 // checkpoint, so that whole pages are written as in production, and pages that a statement visits with a generic plan.
 //
-// All other runs of a side have their own empty database, which is dropped afterwards: that is a checkpoint, so all
+// All other runs of a side have their own empty database, which is dropped afterwards: which is a checkpoint, so all
 // start alike. Then messages are loaded, which is not counted, and drained. Time runs from the moment a side is
 // connected, and a forwarder owns its lanes, until all messages are settled in the database. Postgres has its default
 // settings with fsync on, and the forwarder its defaults except those that the row names, with sweep and cleaning.
 //
 // Wrong results do not count: every run of a side ends by checking that each message arrived, in order for each key,
-// and that every row is settled; with a broker also that the broker has as many. The publisher that checks is the same
-// on both sides, and does nothing else in the rows of a no-op publisher.
+// and that every row is settled; with a broker also that the broker has the same number. The publisher that checks is
+// the same on both sides, and does nothing else in the rows of a no-op publisher.
 //
 // # Fairness
 //
-// The hand-written loop is a good engineer's work of one afternoon, with a low-water mark and a thousand rows at a
-// time, on the same table and the same indexes. It has no second process and no retries, and misses late commits.
-// Without statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh
-// ones.
+// The hand-written loop is an afternoon's work of a good engineer, with a low-water mark and a thousand rows at a time,
+// on the same table and the same indexes. It has no second process and no retries, and misses late commits. Without
+// statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh ones.
 //
 // A partition of Kafka is read by both subscribers with the same Router, Stack and handler, one INSERT, from the first
 // call of it until the last message is committed; joining the group is not counted. Then each message has a row, and

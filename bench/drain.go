@@ -43,7 +43,7 @@ func (b *bench) drainGroup() group {
 	}
 }
 
-// slowGroup is the same with a publisher that takes a millisecond per call.
+// slowGroup compares the same with a publisher that takes a millisecond per call.
 func (b *bench) slowGroup() group {
 	n, slow := b.scaled(drained), b.scaled(1_500)
 	takesOne := func(n int) (*sink, error) {

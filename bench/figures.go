@@ -14,13 +14,13 @@ import (
 
 const (
 	idleTime    = 10 * time.Second
-	aboutFigure = 15 * time.Second // time to measure one
+	aboutFigure = 15 * time.Second // time to measure a figure
 )
 
 // figure is a result that is not a ratio.
 type figure struct{ name, text, aim string }
 
-// figure records a figure, replacing an earlier one of the same name.
+// figure records a figure, replacing an earlier one with the same name.
 func (b *bench) figure(name, text, aim string) {
 	for i, f := range b.figures {
 		if f.name == name {
@@ -91,7 +91,7 @@ func (b *bench) idleQueries(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%.1f queries per second", float64(count.n.Load())/idleTime.Seconds()), stop()
 }
 
-// queryCount is a pgx tracer that counts queries, those in batches one by one.
+// queryCount is a pgx tracer that counts queries, including each query of a batch.
 type queryCount struct{ n atomic.Int64 }
 
 func (c *queryCount) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

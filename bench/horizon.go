@@ -59,7 +59,7 @@ type horizon struct {
 	f    *forwarder.Forwarder
 	stop func() error
 	held *pgx.Conn
-	came chan time.Time // arrival times of the writer's messages
+	came chan time.Time // of the writer's messages
 }
 
 func (h *horizon) begin(ctx context.Context) (err error) {
@@ -73,7 +73,7 @@ func (h *horizon) begin(ctx context.Context) (err error) {
 		if i == last {
 			select {
 			case h.came <- time.Now():
-			default: // already recorded
+			default: // first message not yet recorded
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (h *horizon) end(ctx context.Context) (measured, error) {
 
 func (h *horizon) close() {
 	if h.stop != nil {
-		_ = h.stop() // end returns its error
+		_ = h.stop() // end returns the error
 	}
 	if h.held != nil {
 		_ = h.held.Close(context.Background())
@@ -181,8 +181,8 @@ func insertAndDrain(
 	return perSecond(n, took), nil
 }
 
-// fullSweep makes rows of every lane pending without the forwarder's notice, the lowest, a middle one and the highest,
-// and returns how long it took to find them all.
+// fullSweep makes the lowest, a middle and the highest row of every lane pending without notifying the forwarder, and
+// returns how long it took to find them all.
 func (d *database) fullSweep(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	_, err := d.pool.Exec(ctx, `UPDATE outbox SET published_at = NULL WHERE id IN (

@@ -7,7 +7,7 @@ import (
 
 const (
 	inbounded     = 8000
-	inboundedSlow = 1000 // with one handler at a time that waits for something
+	inboundedSlow = 1000 // messages when one handler at a time waits for something
 	inboundKeys   = 1000
 	inFlight      = 16 // the default of kafka.Subscriber
 )

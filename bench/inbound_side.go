@@ -30,10 +30,10 @@ type inbound struct {
 	bench   *bench
 	at      *kafkaBroker
 	n       int
-	byKey   bool // with kafka.Subscriber instead of watermill-kafka's
+	byKey   bool // kafka.Subscriber instead of watermill-kafka's
 	rtt     time.Duration
 	work    time.Duration // additional time of the handler
-	failing int           // one of this many keys always fails; 0 = none fails
+	failing int           // one in this many keys always fails; 0 = none
 	again   bool          // everything was handled before
 	batch   bool          // middleware.Batch instead of Stack
 }
@@ -44,7 +44,7 @@ const batched = 1000
 // keys returns the number of distinct keys.
 func (in inbound) keys() int {
 	if in.batch {
-		return batched * 5 // more than any batch contains
+		return batched * 5 // longer than any batch
 	}
 	return inboundKeys
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	hotKey       = "hot"
-	hotPerSecond = 1000 // the most that a publisher of 1 ms can do
+	hotPerSecond = 1000 // the most that a publisher with 1 ms per call can do
 	otherKeys    = 20
 	otherLimit   = 50 * time.Millisecond
 	otherTick    = 20 * time.Millisecond
@@ -99,8 +99,7 @@ func (d *database) neighbours(ctx context.Context) ([]string, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// trickle publishes messages first to first+n-1, one in each tick and transaction, and returns when each was
-// committed.
+// trickle publishes messages first to first+n-1, one per tick and transaction, and returns when each was committed.
 func (d *database) trickle(
 	ctx context.Context, tick time.Duration, first, n int, key func(i int) string,
 ) ([]time.Time, error) {
@@ -128,7 +127,7 @@ func (d *database) trickle(
 	return committed, nil
 }
 
-// failingGroup makes one key in a hundred fail for a while.
+// failingGroup makes 1% of the keys fail for a while.
 func (b *bench) failingGroup() group {
 	return group{
 		about: 25 * time.Second,
@@ -161,7 +160,7 @@ func failing(n int) (*sink, error) {
 	return s, nil
 }
 
-// waits are how long messages waited.
+// waits holds how long each message waited.
 type waits struct{ p50, p95, p99 time.Duration }
 
 func latencies(from, to []time.Time) waits {

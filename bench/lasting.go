@@ -8,13 +8,13 @@ import (
 
 const (
 	lastingRounds  = 10
-	lastingCounted = 3 // the last ones count
+	lastingCounted = 3 // the last rounds, which count
 	// lastingMost is the maximum number of rounds, including repeated ones.
 	lastingMost = lastingRounds + lastingCounted
 )
 
 // lasting is a side whose rounds continue in the same tables, for a row that watches how these degrade. Its number of
-// rounds does not depend on -rounds, and the last ones count.
+// rounds does not depend on -rounds, and only the last rounds count.
 type lasting interface {
 	// begin is called before the first round of any side. ctx is valid until close.
 	begin(ctx context.Context) error
@@ -26,7 +26,7 @@ type lasting interface {
 	close()
 }
 
-// end adds what a lasting side found apart from its rounds.
+// end adds the findings of a lasting side besides its rounds.
 func (b *bench) end(ctx context.Context, s *series) error {
 	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
 	defer cancel()

@@ -46,7 +46,7 @@ func latency(w waits) measured {
 	return measured{value: float64(w.p50) / float64(time.Millisecond), facts: []string{w.String()}}
 }
 
-// roundTripLatency is the minimum that any program waits for the database.
+// roundTripLatency is the shortest time that any program waits for the database.
 func (b *bench) roundTripLatency(ctx context.Context) (measured, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (b *bench) across(
 		came := make([]time.Time, latencyMessages)
 		for i, at := range r.Stamps {
 			came[i] = time.Unix(0, at)
-			committed[i] = committed[i].Round(0) // two processes share only the wall clock
+			committed[i] = committed[i].Round(0) // only the wall clock is the same in two processes
 		}
 		return latency(latencies(committed, came)), checkWorkers(latencyMessages, r)
 	}

@@ -22,7 +22,7 @@ func listen(cfg workerConfig) error {
 		return err
 	}
 	defer pool.Close()
-	var heard atomic.Int64 // the first one shows that it listens
+	var heard atomic.Int64 // the first one shows that it is listening
 	ended := make(chan error, 1)
 	d, err := open(cfg.URL, pool)
 	if err != nil {

@@ -45,7 +45,7 @@ func indexOf(uuid string) int {
 
 func keyOf(i int) string { return fmt.Sprintf("key-%d", i%keys) }
 
-// messageOf is message i as an application would make it.
+// messageOf returns message i as an application would make it.
 func messageOf(i int) *message.Message {
 	msg := message.NewMessage(uuidOf(i), payload)
 	outbox.SetKey(msg, keyOf(i))
@@ -80,7 +80,7 @@ func loadKeyed(ctx context.Context, to copier, first, n int, key func(int) strin
 }
 
 // backlog loads n messages and runs ANALYZE, as autovacuum would after a while. Without statistics the planner reads
-// the hand-written loop's rows in the wrong order, and that is not what we measure.
+// the rows of the hand-written loop in the wrong order, which we do not want to measure.
 func (d *database) backlog(ctx context.Context, n int) error {
 	if err := load(ctx, d.pool, 0, n); err != nil {
 		return err

@@ -60,9 +60,8 @@ func parse() (o options, err error) {
 	flag.StringVar(&o.only, "only", "", "only rows and figures whose name matches this regular `expression`")
 	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 7, with -quick 3")
 	flag.DurationVar(&o.budget, "budget", 20*time.Minute, "how long the run may take; 0 = as long as its rounds take. "+
-		"Rows share it: those that are noisy have their rounds\n"+
-		"repeated only as long as there is time, and may stay without a judgement")
-	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of messages by this. The floors are meant for 1")
+		"Rows share it:\nrounds of noisy rows are repeated only while there is time, and such rows may not be judged")
+	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of messages by this. The floors are for 1")
 	flag.StringVar(&o.svg, "svg", "", "write a chart to this `path`, such as ../docs/performance.svg")
 	flag.StringVar(&o.markdown, "markdown", "", "write the result as a table of the documentation to this `path`")
 	flag.Parse()
@@ -97,7 +96,7 @@ func run(o options) (code int, err error) {
 
 	var outcomes []outcome
 	groups := o.chosen(b.groups())
-	figures := group{} // figures have no rounds, so their time is set aside
+	figures := group{} // figures have no rounds, so their time is reserved
 	for _, m := range b.measurements() {
 		if o.wants(m.name, false) {
 			figures.about += aboutFigure
@@ -133,12 +132,12 @@ func run(o options) (code int, err error) {
 	return code, b.files(o, machine, outcomes)
 }
 
-// wants reports whether a row or a figure is to be measured.
+// wants reports whether to measure a row or a figure.
 func (o *options) wants(name string, quick bool) bool {
 	return o.pattern.MatchString(name) && (quick || !o.quick)
 }
 
-// chosen returns the groups with rows to be measured, and only those rows.
+// chosen returns the groups that have rows to measure, with only those rows.
 func (o *options) chosen(groups []group) (chosen []group) {
 	for _, g := range groups {
 		g.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r row) bool { return !o.wants(r.name, r.quick) })
@@ -172,7 +171,7 @@ func (b *bench) groups() []group {
 	}
 }
 
-// scaled returns a number of messages after -scale.
+// scaled applies -scale to a number of messages.
 func (b *bench) scaled(n int) int { return max(int(float64(n)*b.scale), 100) }
 
 func (b *bench) progress(format string, args ...any) {

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// noisy is how far the rounds of a side may differ, relative to their median, before they measure the machine and not
-// the side.
+// noisy is how far the rounds of a side may differ, relative to their median, before they are taken to measure the
+// machine.
 const noisy = 0.5
 
-// quieten repeats rounds while those of a side differ too much, at most as many as there were. All sides of the group
-// take part, so that sides are compared at the same time, and each drops its strangest round.
+// quieten repeats rounds while the rounds of a side differ too much, at most as many as there were. All sides of the
+// group take part, so that sides are compared at the same time, and each drops its strangest round.
 //
-// A lasting side that slows down under its own load is treated alike: it stays slow in repeated rounds, and the fast
-// ones are dropped as the strangest.
+// A lasting side that slows down under its own load is treated the same: it stays slow in repeated rounds, and its fast
+// rounds are dropped as the strangest.
 //
-// takes is how long a round of all sides took: if there is no time for one more in the group, its rows stay noisy.
+// takes is how long a round of all sides took: if the group has no time for another round, its rows stay noisy.
 func (b *bench) quieten(ctx context.Context, sides []*series, takes time.Duration) error {
 	limit := 0
 	for _, s := range sides {
@@ -60,8 +60,8 @@ func (s *series) dropStrangest() {
 	s.values = slices.Delete(s.values, strangest, strangest+1)
 }
 
-// fell reports whether a lasting side became slower and hardly faster again, from the first counted round to the last
-// repeated one. Noise passes.
+// fell reports whether a lasting side slowed down and hardly recovered, from the first counted round to the last
+// repeated one. Noise does not last.
 func (s *series) fell() bool {
 	if s.side.lasting == nil {
 		return false

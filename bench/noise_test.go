@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// madeUp is a side with given rounds, the last of them repeated forever.
+// madeUp is a side with given rounds, of which the last is repeated forever.
 type madeUp struct {
 	values       []float64
 	ran          int

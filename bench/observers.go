@@ -78,7 +78,7 @@ type nowhere struct{}
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
-// ownCPU writes and forwards messages, and returns how many microseconds of processor time each took.
+// ownCPU writes and forwards messages, and returns the processor time per message in microseconds.
 func (b *bench) ownCPU(
 	ctx context.Context, observers []observe.Observer, end func(context.Context) error,
 ) (float64, error) {

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// oursDraining measures the forwarder on a backlog of n messages: from owning its lanes to all settled.
+// oursDraining measures the forwarder on a backlog of n messages, from the moment it owns its lanes until all are
+// settled.
 func (b *bench) oursDraining(
 	n int, cfg forwarder.Config, to func(n int) (*sink, error),
 ) func(context.Context) (measured, error) {

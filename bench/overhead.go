@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// handlingTime is the duration of a round: transactions wait for the disk, and two seconds may hit a good or a bad
-// moment of a disk.
+// handlingTime is the duration of a round. It is long because transactions wait for the disk, which has good and bad
+// moments.
 const handlingTime = 4 * time.Second
 
 // overheadGroup compares handling a message in the middlewares with the same statements written by hand.

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	cleaned        = 100_000 // messages that are too old
-	partitionCount = 8       // with messages
+	cleaned        = 100_000 // messages past the retention
+	partitionCount = 8       // partitions with messages
 )
 
-// partitionsGroup compares a partitioned outbox with a plain one by values that are the same on every machine.
+// partitionsGroup compares a partitioned outbox with a plain one, by values that are the same on every machine.
 func (b *bench) partitionsGroup() group {
 	n := b.scaled(cleaned)
 	return group{
@@ -76,7 +76,7 @@ func (b *bench) newOutbox(ctx context.Context, size, parts int) (*database, erro
 	return d, err
 }
 
-// settledLongAgo writes n old messages, and vacuums them as autovacuum would have.
+// settledLongAgo writes n old messages and vacuums them, as autovacuum would have.
 func (d *database) settledLongAgo(ctx context.Context, n int) error {
 	if _, err := d.pool.Exec(ctx, `INSERT INTO outbox (uuid, topic, key, payload, metadata, created_at, published_at)
 		SELECT gen_random_uuid(), $1, 'key-' || n % $2::int, $3, '{}', now() - interval '2 days', now() - interval '2 days'
@@ -91,7 +91,7 @@ func (d *database) settledLongAgo(ctx context.Context, n int) error {
 type removal struct {
 	cost
 	took time.Duration
-	dead int64 // rows left to vacuum
+	dead int64 // dead rows left to vacuum
 }
 
 func (r removal) String() string {
@@ -128,7 +128,7 @@ func (b *bench) remove(ctx context.Context, n int, inParts bool) (r removal, err
 	var removed int64
 	begun := time.Now()
 	r.cost, err = b.costOf(ctx, d, func() error {
-		begun = time.Now() // after its checkpoint
+		begun = time.Now() // after the checkpoint
 		defer func() { r.took = time.Since(begun) }()
 		if inParts {
 			done, err := a.MaintainPartitions(ctx, admin.PartitionsConfig{Retention: 24 * time.Hour})

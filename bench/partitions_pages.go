@@ -17,7 +17,7 @@ const (
 	anOwner       = "00000000-0000-0000-0000-000000000001"
 )
 
-// fetchAtRest is the query of an idle forwarder: the statement, a semicolon, and its arguments.
+// fetchAtRest is the query of an idle forwarder: the statement, a semicolon and its arguments.
 func fetchAtRest() string {
 	last := (partitionCount-1)*partitionIDs + 1 + partitionRows // the last id
 	list := func(v int) string {
@@ -29,7 +29,7 @@ func fetchAtRest() string {
 	}, ", ")
 }
 
-// settleHundred is the same for settling 100 published messages.
+// settleHundred is the query that settles 100 published messages, in the same form.
 func settleHundred() string {
 	var ids, none []string
 	for i := range 100 {
@@ -39,7 +39,7 @@ func settleHundred() string {
 		"}', '{" + strings.Join(none, ",") + "}', '{life}', 0"
 }
 
-// pagesOf counts the pages that a statement visits with a generic plan, when all of them are in memory.
+// pagesOf counts the pages that a statement visits with a generic plan when all of them are in memory.
 func (b *bench) pagesOf(inParts bool, statement func() string) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (m measured, err error) {
 		size, parts := 0, 0

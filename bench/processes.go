@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// backlogGroup drains ten times as much in a process of its own, and also measures its memory. A longer run meets
+// backlogGroup drains ten times as much in a separate process, and also measures its memory. A longer run meets
 // checkpoints and a larger table, so each backlog is compared with the hand-written loop on the same one.
 func (b *bench) backlogGroup() group {
 	n := b.scaled(drained)
@@ -85,8 +85,7 @@ func (b *bench) twoGroup() group {
 	}
 }
 
-// forwarders measures how fast processes publish n messages that become visible at once: from the commit to all
-// settled.
+// forwarders measures how fast processes publish n messages of one transaction, from its commit until all are settled.
 func (b *bench) forwarders(processes, n int) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
@@ -162,7 +161,7 @@ func all(workers []*worker, command string) error {
 	return nil
 }
 
-// sharedBy returns when this many forwarders own the same number of lanes each.
+// sharedBy returns when this many forwarders each own the same number of lanes.
 func (d *database) sharedBy(ctx context.Context, forwarders int) error {
 	for {
 		rows, err := d.pool.Query(ctx, "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL GROUP BY owner")
@@ -180,8 +179,8 @@ func (d *database) sharedBy(ctx context.Context, forwarders int) error {
 	}
 }
 
-// checkWorkers returns an error unless n distinct messages reached the workers together, in order within each, and no
-// key went back and forth between them.
+// checkWorkers returns an error unless the workers together got n distinct messages, each worker in order, and no key
+// alternated between them.
 func checkWorkers(n int, results ...workerResult) error {
 	distinct := 0
 	for word := range results[0].Seen {

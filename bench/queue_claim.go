@@ -18,7 +18,7 @@ const (
 	claimLease = 30 * time.Second
 )
 
-// claimGroup measures what the store adds to the statements that one would write by hand.
+// claimGroup measures the cost of the store over hand-written statements.
 func (b *bench) claimGroup() group {
 	n := b.scaled(drained)
 	return group{
@@ -67,12 +67,12 @@ func (b *bench) claiming(
 	}
 }
 
-// queueTable is a table of stored messages: its column of states, and the value of ready ones.
+// queueTable is a table of stored messages, with its state column and the value for ready messages.
 type queueTable struct{ name, state, ready string }
 
 var ourQueue = queueTable{"inbox_queue", "state", "processing"}
 
-// fill stores messages first to first+n-1 by plain SQL: Enqueue is not what we measure.
+// fill stores messages first to first+n-1 by plain SQL, because we do not measure Enqueue.
 func (t queueTable) fill(ctx context.Context, to copier, first, n int) error {
 	i := first
 	_, err := to.CopyFrom(ctx, pgx.Identifier{t.name}, []string{
@@ -109,7 +109,7 @@ func (d *database) storeClaims(context.Context) (claims, func(), error) {
 	return claimsOf(store, store.Claim), func() {}, err
 }
 
-// claimsOf claims with claim, the store's method or a wrapper of it, and acks.
+// claimsOf claims with claim, which is the store's method or a wrapper, and acks.
 func claimsOf(store *queue.Store, claim func(context.Context, queue.Claim) ([]queue.Message, error)) claims {
 	owner := queue.NewOwner()
 	return func(ctx context.Context, pub message.Publisher) error {

@@ -63,7 +63,7 @@ func queueItem(i int) queue.Item {
 	return queue.Item{ID: queue.ID{Source: "bench", MessageID: uuidOf(i)}, Topic: topic, Payload: payload}
 }
 
-// timed returns messages per second from now until done returns.
+// timed returns the messages per second from now until done returns.
 func timed(n int, done func() error) (measured, error) {
 	begun := time.Now()
 	err := done()
@@ -121,7 +121,7 @@ func (b *bench) oursDispatching(n int) func(context.Context) (measured, error) {
 	}
 }
 
-// riverDispatching is the same with River: Stop returns when all results are written.
+// riverDispatching measures the same with River, whose Stop returns when all results are written.
 func (b *bench) riverDispatching(n int) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)

@@ -30,8 +30,8 @@ func (b *bench) claimHorizonGroup() group {
 	}
 }
 
-// claimHorizon is rounds of claims, each followed by a few claims without the cursor. These are the control: they keep
-// slowing down under a pin, or the cursor would be useless.
+// claimHorizon runs rounds of claims, each followed by a few claims without the cursor. These are the control: under a
+// pin they must keep slowing down, or the cursor would be useless.
 type claimHorizon struct {
 	bench  *bench
 	pinned bool
@@ -94,7 +94,7 @@ func (h *claimHorizon) end(ctx context.Context) (measured, error) {
 		if median(h.controls[len(h.controls)-lastingCounted:]) > median(h.controls[:lastingCounted])/2 {
 			m.broken = "claims without the cursor are not slower in the end, so the pins did nothing"
 		}
-		h.sink.wanted++ // the writer's message
+		h.sink.wanted++
 	}
 	committed := time.Now()
 	for h.sink.distinct.Load() < h.sink.wanted {
@@ -110,7 +110,7 @@ func (h *claimHorizon) end(ctx context.Context) (measured, error) {
 
 func (h *claimHorizon) close() {
 	if h.commit != nil {
-		_ = h.commit() // end returns its error
+		_ = h.commit() // end returns the error
 	}
 	if h.database != nil {
 		h.drop()
@@ -128,7 +128,8 @@ func (d *database) withoutCursor(store *queue.Store) func(context.Context, queue
 	}
 }
 
-// pinClaims opens two transactions until commit: one that has read the table and one that has stored a message.
+// pinClaims opens two transactions until commit is called: one that has read the table and one that has stored a
+// message.
 func (d *database) pinClaims(ctx context.Context, pinned bool, index int) (commit func() error, err error) {
 	var held []*pgx.Conn
 	commit = func() (err error) {

@@ -14,29 +14,29 @@ import (
 type row struct {
 	name, what string
 	floor, aim float64
-	ours       string // name of a side of the same group
+	ours       string // name of a side of the group
 	rival      string // name of a side, or "" if the value of ours is already the ratio
-	lower      bool   // less is better: the value is rival / ours
+	lower      bool   // less is better, so the value is rival / ours
 	oursBase   string // name of a side to divide ours by first, or ""
-	rivalBase  string // the same for the rival
-	unit       string // of the sides; default msg/s
-	quick      bool   // part of -quick
+	rivalBase  string // to divide rival by first
+	unit       string // unit of the sides; default msg/s
+	quick      bool   // measured with -quick
 	missing    string // why the row cannot be measured, or ""
 	chart      string // title of the row's section in the chart, or "" to leave it out
 	label      string // the rival's name in the chart
 }
 
-// side is one of the things to measure.
+// side is one side of a comparison.
 type side struct {
 	name    string
-	rounds  int // default: the run's; fewer for a slow side
+	rounds  int // default: the rounds of the run; fewer for a slow side
 	note    string
 	run     func(ctx context.Context) (measured, error)
 	lasting lasting // instead of run, or nil
 }
 
 // measured is the result of a run of a side. An error of run means that the side did not do its work; broken means that
-// it did, but not as the row requires.
+// it did it, but not as the row requires.
 type measured struct {
 	value  float64
 	broken string
@@ -46,7 +46,7 @@ type measured struct {
 // group is a set of rows that share sides. The rounds of its sides are interleaved.
 type group struct {
 	rows  []row
-	about time.Duration // time of the fewest rounds on two cores; roughly decides its share of the run's time
+	about time.Duration // time of minRounds on two cores; roughly determines its share of the run
 	sides func(ctx context.Context) ([]side, func(), error)
 }
 
@@ -61,7 +61,7 @@ type outcome struct {
 	err               error
 
 	noisy       bool    // a side was noisy, even after repeated rounds
-	worst, best float64 // then, bounds of the ratio
+	worst, best float64 // bounds of the ratio if noisy
 	short       bool    // the run ended before there were enough rounds
 }
 

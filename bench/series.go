@@ -10,21 +10,21 @@ import (
 // sideTimeout is the time after which a run of a side is abandoned.
 const sideTimeout = 4 * time.Minute
 
-// series is the results of a side's rounds.
+// series holds the results of a side's rounds.
 type series struct {
 	side   side
-	values []float64 // the values that count
+	values []float64
 	all    []float64
 	facts  []string
 	broken []string
-	again  int  // rounds repeated because a side was noisy
+	again  int  // repeated rounds because a side was noisy
 	noisy  bool // this side was noisy
 	short  bool // the run ended before it had enough rounds
 }
 
 // take runs the rounds of all sides alternately, A B A B, including repeated ones.
 func (b *bench) take(ctx context.Context, all []*series) error {
-	most, fewest := 0, fewestRounds
+	most, fewest := 0, minRounds
 	for _, s := range all {
 		most = max(most, s.side.rounds)
 		if l := s.side.lasting; l != nil {

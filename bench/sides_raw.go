@@ -12,8 +12,8 @@ import (
 
 const rawBatch = 1000
 
-// rawLoop measures what a good engineer writes in an afternoon: one connection, a low mark, one UPDATE or DELETE for
-// each thousand messages. It has no concurrency, no second process and no retries, and misses late commits.
+// rawLoop measures an afternoon's work of a good engineer: one connection, a low-water mark, one UPDATE or DELETE per
+// 1,000 messages. It has no concurrency, no second process and no retries, and misses late commits.
 func (b *bench) rawLoop(n int, settle string) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)

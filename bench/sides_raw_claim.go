@@ -33,7 +33,7 @@ RETURNING id, message_id, topic, payload, metadata, attempts`
 
 var rawQueue = queueTable{"jobs", "status", "ready"}
 
-// rawClaims passes the ready rows once, with a position in memory. It has no second process and no retries, ignores
+// rawClaims reads the ready rows once, with a position in memory. It has no second process and no retries, ignores
 // expired leases, and misses late commits.
 func (d *database) rawClaims(ctx context.Context) (claims, func(), error) {
 	conn, err := pgx.Connect(ctx, d.url)

@@ -25,7 +25,7 @@ func (riverJob) Kind() string { return "bench" }
 
 func riverJobOf(i int) riverJob { return riverJob{Index: i, Key: keyOf(i), Payload: string(payload)} }
 
-// riverWorker hands a job to the same sink as the other sides.
+// riverWorker passes a job to the same sink as the other sides.
 type riverWorker struct {
 	river.WorkerDefaults[riverJob]
 	to *sink

@@ -11,7 +11,7 @@ import (
 )
 
 // sink is the publisher that every side publishes to. It records which messages arrived, checks the order of each key,
-// and passes messages to next, or discards them, or takes its time.
+// waits if told to, and passes messages to next or discards them.
 type sink struct {
 	next  message.Publisher // nil = none
 	delay time.Duration
@@ -21,7 +21,7 @@ type sink struct {
 	keyOf func(index int) int   // number of the key; default index modulo keys
 
 	n        int
-	seen     []atomic.Uint64 // a bit for each message
+	seen     []atomic.Uint64 // one bit per message
 	last     []atomic.Int64  // index + 1 of the last message of each key
 	first    []int64         // index + 1 of the first message of each key; nil = not recorded
 	distinct atomic.Int64

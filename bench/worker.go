@@ -18,12 +18,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// workerEnv holds the workerConfig for a worker process: this program again, which runs one forwarder and replies with
-// a line to each line of its standard input.
+// workerEnv holds the workerConfig of a worker process, which is this program again: it runs one forwarder, and replies
+// with a line to each line of its standard input.
 const workerEnv = "OUTBOX_BENCH_WORKER"
 
 type workerConfig struct {
-	NATS    bool // be a NATS server instead
+	NATS    bool // start a NATS server instead
 	Listen  bool // count notifications instead
 	River   bool // work on River's jobs instead
 	URL     string

@@ -3,19 +3,19 @@
 //
 //	go run ./scoreboard                     all, in half an hour
 //	go run ./scoreboard -only 'crash/river' scenarios and systems whose "scenario/system" matches a regular expression
-//	go run ./scoreboard -stress 10m         a long stress: rows that vacuum cannot clean take time to hurt
+//	go run ./scoreboard -stress 10m         a long stress, because rows that vacuum cannot clean take time to hurt
 //
-// The scenarios are those of github.com/hardbyte/postgresql-job-queue-benchmarking, in our own code and shorter. Each
-// pair of a scenario and a system has its own server, two worker processes, and sixteen producers that commit one
-// message at a time at a steady rate; messages that are late are produced as soon as possible. It begins with a
-// baseline, then follow the stress, the time to recover, and finally up to two minutes for missing messages.
+// The scenarios come from github.com/hardbyte/postgresql-job-queue-benchmarking, in our own code and shorter. Each pair
+// of a scenario and a system has its own server, two worker processes, and sixteen producers that commit one message at
+// a time at a steady rate; messages that are late are produced as soon as possible. A run has a baseline, the stress,
+// time to recover, and finally up to two minutes for missing messages.
 //
 // # Counting
 //
 // A worker writes the number of each message that it handles to its standard output, which outlives the worker. A
 // message counts from its commit to the first time that it is handled. A committed message that is never handled is
-// lost; one whose commit had no reply may arrive or not. Handlers take 5 ms and do nothing else, so messages per second
-// are those of the producers as long as a system keeps up, and a killed worker was handling some.
+// lost; one whose commit had no reply may arrive or not. Handlers just wait 5 ms. So as long as a system keeps up, it
+// handles messages at the rate of the producers, and a killed worker was handling some.
 //
 // # Fairness
 //

@@ -15,10 +15,10 @@ import (
 
 const (
 	producers = 16
-	patience  = 2 * time.Minute // for messages missing at the end
+	patience  = 2 * time.Minute // for missing messages at the end
 )
 
-// ledger has the time of each message's commit and of its first arrival, in nanoseconds from the start; 0 = none.
+// ledger holds the time of each message's commit and first arrival, in nanoseconds from the start; 0 = none.
 type ledger struct {
 	start          time.Time
 	committed      []atomic.Int64
@@ -36,7 +36,7 @@ func (l *ledger) came(i int) {
 	}
 }
 
-// missing counts messages that are committed and have not arrived.
+// missing counts committed messages that have not arrived.
 func (l *ledger) missing() (n int) {
 	for i := range l.committed {
 		if l.committed[i].Load() != 0 && l.arrived[i].Load() == 0 {
@@ -82,7 +82,7 @@ func measure(ctx context.Context, o options, sc scenario, sys system) (r result,
 			return r, err
 		}
 	}
-	if !wait(ctx, 5*time.Second) { // time to acquire lanes or elect a leader
+	if !wait(ctx, 5*time.Second) { // time to acquire lanes or to elect a leader
 		return r, ctx.Err()
 	}
 	l.start = time.Now()
@@ -112,7 +112,7 @@ func measure(ctx context.Context, o options, sc scenario, sys system) (r result,
 	return r, errors.Join(err, ctx.Err())
 }
 
-// produce commits all messages, each at its time or as soon after it as possible.
+// produce commits all messages, each at its time or as soon as possible after it.
 func (l *ledger) produce(ctx context.Context, o options, burst int, commit func(context.Context, int) error) {
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -133,7 +133,7 @@ func (l *ledger) produce(ctx context.Context, o options, burst int, commit func(
 	all.Wait()
 }
 
-// timeOf returns when message i is produced, from the start.
+// timeOf returns when message i is produced, counted from the start.
 func (o options) timeOf(i, burst int) time.Duration {
 	at := func(i float64, faster int) time.Duration {
 		return time.Duration(i / float64(o.rate*faster) * float64(time.Second))

@@ -9,7 +9,7 @@ import (
 
 // result is the result of one scenario with one system.
 type result struct {
-	before, under     float64 // messages per second that arrived first
+	before, under     float64 // first arrivals per second
 	usual, late       time.Duration
 	silence, caughtUp time.Duration
 	lost              int
@@ -43,7 +43,7 @@ func (l *ledger) result(o options) (r result) {
 	r.before, r.under = r.before/o.baseline.Seconds(), r.under/o.stress.Seconds()
 	r.usual, r.late = percentile(usual, 0.5), percentile(late, 0.99)
 	slices.Sort(came)
-	before, over := begins, ends+int64(o.recovery) // later nothing is produced
+	before, over := begins, ends+int64(o.recovery) // nothing is produced later
 	for _, at := range append(came, over) {
 		if at = min(at, over); at > begins {
 			r.silence, before = max(r.silence, time.Duration(at-before)), at

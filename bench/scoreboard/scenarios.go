@@ -18,7 +18,7 @@ type scenario struct {
 	stress func(ctx context.Context, w *world) error
 }
 
-// world is what a scenario may break.
+// world is the environment that a scenario may break.
 type world struct {
 	postgres *services.Postgres
 	url      string
@@ -133,7 +133,7 @@ func serverRestart(ctx context.Context, w *world) error {
 	return nothing(ctx, w)
 }
 
-// backendsKilled ends two worker sessions a second.
+// backendsKilled ends two worker sessions per second.
 func backendsKilled(ctx context.Context, w *world) error {
 	conn, end, err := w.connect(ctx)
 	defer end()
@@ -159,7 +159,7 @@ func connectionsExhausted(ctx context.Context, w *world) error {
 	return nil
 }
 
-// wait reports whether ctx lasted that long.
+// wait waits for d, and reports whether ctx lasted that long.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

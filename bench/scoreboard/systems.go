@@ -48,7 +48,8 @@ var systems = []system{
 	{name: "river", migrate: migrateRiver, produce: produceRiver, work: workRiver},
 }
 
-// handled takes its time and then reports to the parent in one write, which a killed process has either made or not.
+// handled sleeps for takes and then reports to the parent in a single write, which a killed process has either
+// made or not.
 func handled(i int) error {
 	time.Sleep(takes)
 	_, err := os.Stdout.WriteString(strconv.Itoa(i) + "\n")
@@ -88,7 +89,7 @@ func produceOutbox(pool *pgxpool.Pool) (func(context.Context, int) error, error)
 	}, nil
 }
 
-// counter is the broker.
+// counter takes the place of a broker.
 type counter struct{}
 
 func (counter) Publish(_ string, messages ...*message.Message) error {

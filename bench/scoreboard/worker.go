@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// workerEnv holds the workerConfig for a worker process, which is this program again.
+// workerEnv holds the workerConfig of a worker process, which is this program again.
 const workerEnv = "OUTBOX_SCOREBOARD_WORKER"
 
 // workerName is the application name of workers' connections.
