@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -60,7 +61,9 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 		}
 		for _, m := range messages {
 			// A message may have the text as its id, UUID and key. Then an earlier step found it, perhaps on an earlier page.
-			before := f.IDs == nil && m.ID == what || f.Key != "" && m.UUID == what
+			before := f.Key != "" && m.UUID == what || slices.ContainsFunc(steps[:at.Done], func(e Filter) bool {
+				return e.In == m.In && slices.Contains(e.IDs, m.ID)
+			})
 			if !before {
 				l.Messages = append(l.Messages, m)
 			}

@@ -257,8 +257,8 @@ func (s store) errorTexts(ctx context.Context, f Filter, state State, b bounds) 
 func (a *Admin) findSteps(what string) (steps []Filter) {
 	for _, in := range []Table{Outbox, Inbox, Queue} {
 		s, _ := a.store(in)
-		if _, err := s.places([]string{what}); err == nil { // it may be an id in this table
-			steps = append(steps, Filter{In: in, IDs: []string{what}})
+		if p, err := s.places([]string{what}); err == nil { // it may be an id in this table
+			steps = append(steps, Filter{In: in, IDs: []string{p[0].id()}}) // "0042" is 42
 		}
 	}
 	return append(steps, Filter{In: Inbox, find: what}, Filter{In: Queue, find: what}, Filter{find: what},

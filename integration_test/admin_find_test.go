@@ -51,6 +51,7 @@ func TestFind(t *testing.T) {
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state)
 		SELECT 'from' || i, CASE i % 500 WHEN 7 THEN 'u40' ELSE 'm' || i END, 'orders', 'k' || i, 'dead' FROM generate_series(1, 1500) i`)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state) VALUES ('shop', 'own key', 'orders', 'own key', 'dead')`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, key) VALUES ('03002', 'orders', '', '03002')`)
 	a := newAdmin(t, h)
 	everywhere := []string{
 		"inbox shop/h1007:u40 done", "inbox shop/h1507:u40 done", "inbox shop/h2007:u40 done", "inbox shop/h507:u40 done",
@@ -76,6 +77,9 @@ func TestFind(t *testing.T) {
 		assert.Equal(t, want, foundAll(t, a, what, 50), what)
 	}
 	assert.Equal(t, []string{"queue shop:own key dead"}, foundAll(t, a, "own key", 1), "found by its id and by its key")
+	for _, limit := range []int{1, 50} {
+		assert.Equal(t, []string{"outbox 3002 ready"}, foundAll(t, a, "03002", limit), "its UUID is its id with a zero")
+	}
 	key := foundAll(t, a, "key-6", 7)
 	assert.Len(t, key, int(h.count(t, "SELECT count(*) FROM outbox WHERE key = 'key-6'")))
 	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(key))), len(key), "no duplicates")
