@@ -150,7 +150,8 @@ func TestMigrateOfAnOlderProcess(t *testing.T) {
 	})
 }
 
-// TestMigrateWithRightsOnTheSchemaAlone uses a role that may not create schemas.
+// TestMigrateWithRightsOnTheSchemaAlone uses a role that may not create schemas. The files for other tools need no more
+// without their first line.
 func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -165,8 +166,11 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 			_, err = (*core.DB)(admin.db).Exec(context.Background(), `drop role `+role)
 			assert.NoError(t, err)
 		})
-		admin.exec(t, fmt.Sprintf(`create schema "%s"`, name))
-		admin.exec(t, fmt.Sprintf(`grant usage, create on schema "%s" to %s`, name, role))
+		printed := name + "-printed"
+		for _, s := range []string{name, printed} {
+			admin.exec(t, fmt.Sprintf(`create schema "%s"`, s))
+			admin.exec(t, fmt.Sprintf(`grant usage, create on schema "%s" to %s`, s, role))
+		}
 		var h handle
 		if open.sql == nil {
 			h = newPgxHandle(t, url+"&role="+role)
@@ -178,6 +182,20 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 		}
 		err := makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: "missing"}).db)
 		require.Equal(t, "42501", text.SQLState(err), "%v", err)
+		if h.pool == nil {
+			continue
+		}
+		files, err := schema.Files(schema.FilesConfig{Format: schema.Plain, Tables: outbox.Tables{Schema: printed}})
+		require.NoError(t, err)
+		first, rest, _ := strings.Cut(files[0].Content, "\n")
+		_, err = h.pool.Exec(t.Context(), first)
+		require.Equal(t, "42501", text.SQLState(err), "%s: %v", first, err)
+		files[0].Content = rest
+		for _, f := range files {
+			_, err := h.pool.Exec(t.Context(), f.Content)
+			require.NoError(t, err, f.Name)
+		}
+		require.NoError(t, checkSchema(t.Context(), h.with(t, sqltext.Tables{Schema: printed}).db))
 	}
 }
 
