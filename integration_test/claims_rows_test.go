@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -329,22 +328,6 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at) SELECT 'others', i, 'others', 'processing',
 		CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, $1::int) i`, others)
 	h.exec(t, "ANALYZE inbox_queue")
-	blocks := func(statement string, args []any) (n int64) {
-		ctx := context.WithValue(t.Context(), explaining{}, true)
-		tx, err := h.pool.Begin(ctx)
-		require.NoError(t, err)
-		defer tx.Rollback(ctx)
-		var text []byte
-		require.NoError(t, tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+statement, args...).Scan(&text))
-		var root []struct {
-			Plan struct {
-				Hit  int64 `json:"Shared Hit Blocks"`
-				Read int64 `json:"Shared Read Blocks"`
-			}
-		}
-		require.NoError(t, json.Unmarshal(text, &root))
-		return root[0].Plan.Hit + root[0].Plan.Read
-	}
 	all, pages := sqltext.Tables{}.Render(sqltext.ClaimTopics), sqltext.Tables{}.Render(sqltext.ClaimPages)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	seen.take()
@@ -363,7 +346,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		}
 	}
 	settles(t, len(msgs))(store.Release(t.Context(), owner, idsOf(msgs)...))
-	before, after := blocks(all, first), blocks(pages, first)
+	before, after := blocksVisited(t, h, all, first), blocksVisited(t, h, pages, first)
 	t.Logf("%d messages of a paused topic: %d blocks in one statement, %d in a page; "+
 		"%d of %d others found by %d statements in %s",
 		paused, before, after, len(msgs), others, statements, took)

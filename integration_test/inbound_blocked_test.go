@@ -187,7 +187,7 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 		return
 	}
 	suiteLeaks(t)
-	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+	pubSubInOrder(t, func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		logger := watermill.NewStdLogger(false, false)
 		pub, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
 			Brokers: server.Brokers(),
@@ -208,16 +208,8 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
 		}, logger)
 		require.NoError(t, err)
-		t.Cleanup(func() { // the suite does not close all of them
-			require.NoError(t, sub.Close())
-			_ = pub.Close()
-		})
 		return pub, sub
-	}
-	tests.TestPubSub(t, tests.Features{
-		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
-		ConsumerGroups: true,
-	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "test") }, construct)
+	}, nil)
 }
 
 // TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
@@ -235,7 +227,7 @@ func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 	}
 	_, _, prefix := natsStream(t, url, nil)
 	suiteLeaks(t)
-	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+	pubSubInOrder(t, func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		logger := watermill.NewStdLogger(false, false)
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: url}, logger)
 		require.NoError(t, err)
@@ -245,6 +237,17 @@ func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
 		}, logger)
 		require.NoError(t, err)
+		return pub, sub
+	}, func(c tests.TestContext) string { return prefix + string(c.TestID) })
+}
+
+// pubSubInOrder runs Watermill's suite for consumer groups that keep the order. topic names a test's topic; nil = the
+// suite does.
+func pubSubInOrder(
+	t *testing.T, construct tests.ConsumerGroupPubSubConstructor, topic func(tests.TestContext) string,
+) {
+	of := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		pub, sub := construct(t, group)
 		t.Cleanup(func() { // the suite does not close all of them
 			require.NoError(t, sub.Close())
 			_ = pub.Close()
@@ -253,7 +256,6 @@ func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 	}
 	tests.TestPubSub(t, tests.Features{
 		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
-		ConsumerGroups:    true,
-		GenerateTopicFunc: func(c tests.TestContext) string { return prefix + string(c.TestID) },
-	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "test") }, construct)
+		ConsumerGroups: true, GenerateTopicFunc: topic,
+	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return of(t, "test") }, of)
 }
