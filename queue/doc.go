@@ -5,8 +5,8 @@
 //	d, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "billing", Handlers: handlers}, logger)
 //	err = d.Run(ctx)
 //
-// Ingest, NewWebhook and NewPublisher store messages too; Subscriber delivers them to a Router; Store.Claim is for
-// loops of your own.
+// Ingest, NewWebhook and NewPublisher store messages too; Subscriber delivers them to a Router; Store.Claim is for your
+// own loops.
 //
 // # Promises
 //
@@ -17,8 +17,7 @@
 // A claimed message belongs to one owner until its lease ends; if its process dies, the message is released, and one
 // attempt is counted.
 //
-// Order is not promised. For order per key use a second set of outbox tables and forwarder.Subscriber:
-// docs/guides/queue.md has the recipe.
+// Order is not promised: docs/guides/queue.md has a recipe for order per key.
 //
 // # From other languages
 //
@@ -33,10 +32,8 @@
 //
 // Leave id to its default, and due_at NULL or in the future by the clock of the database. A payload with a backslash
 // must be bytes, or convert_to(the_text, 'UTF8'). metadata is a JSON object of strings. A message that was only looked
-// up, by AlreadyProcessed, is seen and gets its content here; a copy of any other message changes nothing. Set other
-// columns in both places. Dispatchers find the message at their next poll.
-//
-// docs/reference/architecture.md has the states of a row.
+// up, by AlreadyProcessed, gets its content here; other copies change nothing. Set other columns in both places.
+// Dispatchers find the message at their next poll.
 //
 // The examples are compiled and not run: they need tables on PostgreSQL.
 package queue

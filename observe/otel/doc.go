@@ -6,7 +6,7 @@
 //
 // # Traces
 //
-// Names and attributes follow the semantic conventions for messaging, version 1.43. Each message has these spans:
+// Names follow the semantic conventions for messaging, version 1.43. Each message has these spans:
 //
 //	span             kind      when                          its parent
 //	create <topic>   producer  it is written to the outbox   its writer: a request, or the handler of another message
@@ -14,30 +14,23 @@
 //	                           or delivers it                its own trace, linked to create
 //	process <topic>  consumer  a handler gets it             the span of its context, or create
 //
-// The span context of create, usually traceparent, is stored in the message's metadata. It survives crashes of the
-// forwarder and arrives with the message, whichever attempt delivers it, so a copy of a message is processed in the
-// same trace. The gap between create and send is the time in the outbox. Later attempts and the probes of an outage
-// have their own traces because a message may be tried for days, and a span that begins long after its trace has ended
-// is lost or hides the rest.
+// The span context of create, usually traceparent, is stored in the message's metadata. It arrives with the message,
+// whichever attempt delivers it. The gap between create and send is the time in the outbox. Later attempts have their
+// own traces because the first trace may have ended long before.
 //
-// A message that was delivered in one process, by a forwarder.Subscriber or an in-memory Pub/Sub, is processed in the
-// span of that delivery, and linked to create. Messages that a handler returns or publishes with its context belong to
-// its process span.
+// A message delivered within a process, by a forwarder.Subscriber or an in-memory Pub/Sub, is processed in the span of
+// that delivery, and linked to create. Messages that a handler returns or publishes with its context belong to its
+// process span.
 //
-// Brokers must carry metadata as headers. The marshalers for Kafka and NATS do; the JSON and Gob marshalers for NATS do
-// not. A publisher with its own tracing, such as Kafka's with a Tracer, puts the context of its own span, below send,
-// into the message.
+// Brokers must carry metadata as headers, as the marshalers for Kafka and NATS do, except for the JSON and Gob
+// marshalers for NATS. A publisher with its own tracing puts the context of its own span, below send, into the message.
 //
 // # Metrics
 //
-// Instruments and attributes also follow the conventions: messaging.client.sent.messages,
-// messaging.client.operation.duration (for create and send), messaging.client.consumed.messages and
-// messaging.process.duration. In addition there are outbox.message.lag, the time from the insert to the publish on the
-// database's clock, without messages delayed on purpose, and outbox.dead.messages. The number of pending messages needs
-// a query: package observe/prom has a collector for that.
+// Instruments follow the conventions too: messaging.client.sent.messages, messaging.client.operation.duration (for
+// create and send), messaging.client.consumed.messages and messaging.process.duration. There are also
+// outbox.message.lag, the time from insert to publish on the database's clock, without messages delayed on purpose, and
+// outbox.dead.messages. observe/prom counts pending messages.
 //
-// # Cost
-//
-// `make bench ARGS='-only cost_observers'` measures the cost per message, without sampling and with every span.
 // Spans contain no payloads; the text of an error is the status of its span.
 package otel

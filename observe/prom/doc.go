@@ -8,8 +8,7 @@
 //	prometheus.MustRegister(seen)
 //
 // The collector exports the state of a handle's tables: backlog, age of the oldest message, dead messages and pauses.
-// The state is in the database, so one process is enough to export it; several export the same, and the rules in
-// dashboards/ take their maximum.
+// One process is enough to export it; several export the same, and the rules in dashboards/ take their maximum.
 //
 //	waiting, err := prom.NewCollector(db, prom.CollectorConfig{}, logger)
 //	prometheus.MustRegister(waiting)
@@ -18,23 +17,17 @@
 //
 // # Cost of a scrape
 //
-// The observer responds from memory. The collector runs one query on a connection of the handle's pool, in its own
-// short transaction, however many topics there are, and one to three more for partitions. It counts at most 10,000 dead
-// messages of a topic, and 20,000 of all topics together, so fewer per topic if there are several; the same for failing
-// messages, and for consumers of the inbox. Of ready and delayed messages it counts the oldest 100 of each of the 64
-// lanes. outbox_counts_bounded is 1 if a count stopped there. If the query fails, or gets no connection within
+// The observer responds from memory. The collector runs one query in its own short transaction, and one to three more
+// for partitions. It counts at most 10,000 dead messages of a topic, and 20,000 of all topics together; the same for
+// failing messages, and for consumers of the inbox. Of ready and delayed messages it counts the oldest 100 of each of
+// the 64 lanes. outbox_counts_bounded is 1 if a count stopped there. If the query fails or takes longer than
 // CollectorConfig.QueryTimeout, outbox_up is 0 and the other series are left out, so that stale values do not pass for
 // new ones. Its role needs the grants of the reader in schema.Roles.
 //
 // # Series start at zero
 //
-// To Prometheus a counter whose first value is 1 has not increased. So all series of a topic, a handler or a scope
-// begin at zero with its first event, and series of ObserverConfig.Topics and CollectorConfig.Topics when the process
-// starts. A series stays until the process ends: an empty topic shows zeros. Each topic has about 60 series of an
-// Observer and 7 of a Collector, so keep the number of topic names low.
-//
-// # Times
-//
-// outbox_lag_seconds is the time from a message's INSERT, which may be sent with COMMIT, until the publisher returned,
-// on the database's clock. It leaves out messages that were delayed on purpose.
+// To Prometheus a counter whose first value is 1 has not increased. So all series of a topic, handler or scope begin at
+// zero with its first event, and series of ObserverConfig.Topics and CollectorConfig.Topics when the process starts.
+// They stay until the process ends. Each topic has about 60 series of an Observer and 7 of a Collector, so keep the
+// number of topic names low.
 package prom
