@@ -21,7 +21,7 @@ type channel struct {
 	calls    atomic.Int32 // calls of Publisher.Publish; begun with Publisher.mu held
 
 	returns chan amqp091.Return // has room for all messages in flight: amqp091-go drops returns without room
-	closes  chan *amqp091.Error
+	closes  chan *amqp091.Error // has the error, if any, and is then closed
 
 	mu       sync.Mutex
 	waiting  map[string]chan struct{}  // messages in flight, closed with the result; guarded by mu
@@ -29,7 +29,8 @@ type channel struct {
 	cause    *amqp091.Error            // why the channel closed; guarded by mu
 }
 
-func openChannel(conn *amqp091.Connection) (*channel, error) {
+// openChannel opens a channel for up to limit messages in flight.
+func openChannel(conn *amqp091.Connection, limit int) (*channel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return nil, err
@@ -38,9 +39,9 @@ func openChannel(conn *amqp091.Connection) (*channel, error) {
 		return nil, err
 	}
 	return &channel{
-		Channel: ch, conn: conn, inFlight: make(chan struct{}, maxInFlight),
+		Channel: ch, conn: conn, inFlight: make(chan struct{}, limit),
 		waiting: map[string]chan struct{}{}, returned: map[string]amqp091.Return{},
-		returns: ch.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
+		returns: ch.NotifyReturn(make(chan amqp091.Return, limit)),
 		closes:  ch.NotifyClose(make(chan *amqp091.Error, 1)),
 	}, nil
 }
@@ -91,17 +92,16 @@ func (c *channel) closedBy() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case cause := <-c.closes:
-		if cause != nil {
-			c.cause = cause
-		}
-	default:
+	if cause := <-c.closes; cause != nil {
+		c.cause = cause
 	}
-	if c.cause != nil && c.cause.Server {
-		return c.cause
+	switch {
+	case c.cause == nil || !c.cause.Server:
+		return fmt.Errorf("%w: connection lost", errNoConfirm)
+	case c.cause.Code == amqp091.PreconditionFailed:
+		return fmt.Errorf("%w: %w", errRefused, c.cause)
 	}
-	return fmt.Errorf("%w: connection lost", errNoConfirm)
+	return c.cause
 }
 
 // unroutable returns an error if the message was returned. The broker sends a return before the confirm.
@@ -130,15 +130,11 @@ func (c *channel) unroutable(id string) error {
 
 // headerSize is an upper bound for the frame of properties and headers, which cannot be split.
 func headerSize(msg amqp091.Publishing) int {
-	size := 1024 + len(msg.MessageId) + len(msg.CorrelationId) + len(msg.ReplyTo) + len(msg.Type)
+	size := 2500 // nine properties of up to 255 bytes, and what has a fixed size
 	for key, value := range msg.Headers {
-		size += len(key) + 16
-		switch v := value.(type) {
-		case string:
-			size += len(v)
-		case []byte:
-			size += len(v)
-		}
+		text, _ := value.(string)
+		raw, _ := value.([]byte)
+		size += len(key) + 16 + len(text) + len(raw)
 	}
 	return size
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// Errors of Publish. Classify calls all of them Unavailable.
+// Errors of Publish. Classify calls all of them Unavailable, except errRefused.
 var (
 	// errNotConnected is returned while no connection can be made.
 	//
@@ -31,6 +31,11 @@ var (
 	errNoConfirm = errors.New("no confirm from the broker")
 	// errNack is returned if the broker could not accept the message: its queue is full, or failed.
 	errNack = errors.New("refused by the broker: check the limits and the state of its queue")
+	// errRefused is returned for a message that the broker refused although no other was in flight on its channel.
+	//
+	// Cause: it is larger than the server's max_message_size; for other causes see the broker's error.
+	// Cure: raise the limit or send less; then requeue.
+	errRefused = errors.New("message refused by RabbitMQ")
 	// errUnroutable is returned if no queue is bound for the message.
 	errUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
 )
@@ -40,14 +45,13 @@ func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	var reply *amqp091.Error
 	switch {
-	case errors.Is(err, outbox.ErrInvalidMessage):
+	case errors.Is(err, outbox.ErrInvalidMessage), errors.Is(err, errRefused):
 		return forwarder.Permanent
 	case errors.Is(err, errNotConnected), errors.Is(err, errExchange), errors.Is(err, errNoConfirm),
-		errors.Is(err, errNack), errors.Is(err, errUnroutable), errors.Is(err, outbox.ErrClosed), errors.Is(err, forwarder.ErrPublishTimeout),
-		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
-		return forwarder.Unavailable
-	case errors.As(err, &reply) && reply.Code != amqp091.PreconditionFailed:
+		errors.Is(err, errNack), errors.Is(err, errUnroutable), errors.Is(err, outbox.ErrClosed),
+		errors.Is(err, forwarder.ErrPublishTimeout), errors.Is(err, context.Canceled),
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed),
+		errors.As(err, &netErr), errors.As(err, &reply):
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

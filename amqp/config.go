@@ -17,7 +17,7 @@ import (
 // PublisherConfig configures NewPublisher.
 type PublisherConfig struct {
 	// Config is the configuration of watermill-amqp's NewPublisher. Of Config.Publish only GenerateRoutingKey is used;
-	// Transactional and Immediate are errors.
+	// Transactional and Immediate are errors. Exchange.NoWait is ignored.
 	wmamqp.Config
 
 	// RoutingKey returns the routing key of a message; default: Publish.GenerateRoutingKey of the topic, or for
@@ -35,6 +35,7 @@ func (c *PublisherConfig) setDefaults() {
 	if c.AckTimeout == 0 {
 		c.AckTimeout = 5 * time.Second
 	}
+	c.Exchange.NoWait = false // the error of a declaration must not look like that of a message
 	if c.RoutingKey != nil {
 		return
 	}

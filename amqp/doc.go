@@ -23,8 +23,9 @@
 //
 //   - Unavailable: no connection, a connection that the broker closed, no confirm in time, a negative confirm (a full
 //     queue with reject-publish), no queue for the message, no exchange, no permission, resource alarms.
-//   - Permanent: a routing key, exchange name, metadata key or property such as the content type over 255 bytes,
+//   - Permanent: a message over max_message_size, or refused with code 406 for another reason. RabbitMQ then closes the
+//     topic's channel, so Publish sends each message in flight again on a channel of its own; only the refused one
+//     fails. Also a routing key, exchange name, metadata key or property such as the content type over 255 bytes,
 //     headers larger than a frame, outbox.ErrInvalidMessage.
-//   - Unknown: everything else, such as a message over max_message_size. The broker then closes the topic's channel,
-//     which fails the other messages in flight too; the forwarder tries each again.
+//   - Unknown: everything else, such as an error of your marshaler.
 package amqp

@@ -69,19 +69,33 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	if err := errors.Join(checkLength("exchange", exchange), checkLength("routing key", routingKey)); err != nil {
 		return err
 	}
-	ch, err := p.channel(topic, exchange)
-	if err != nil {
-		return err
+	send := func(alone bool) error {
+		ch, err := p.channel(topic, exchange, alone)
+		if err != nil {
+			return err
+		}
+		defer ch.calls.Add(-1)
+		// The timer also bounds the write, because a broker with a resource alarm stops reading.
+		giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
+		defer giveUp.Stop()
+		if alone {
+			defer ch.Close()
+		}
+		return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
 	}
-	defer ch.calls.Add(-1)
-	// The timer also bounds the write, because a broker with a resource alarm stops reading.
-	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
-	defer giveUp.Stop()
-	return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
+	if err = send(false); errors.Is(err, amqp091.ErrClosed) { // closed before the message was sent
+		err = send(false)
+	}
+	// RabbitMQ closes the channel when it refuses a message, and all messages in flight on it get the same error.
+	if errors.Is(err, errRefused) {
+		err = send(true)
+	}
+	return err
 }
 
-// channel returns the open channel of a topic and counts a call. It opens one and declares its exchange if necessary.
-func (p *Publisher) channel(topic, exchange string) (*channel, error) {
+// channel returns the open channel of a topic, or a new one for one message alone, and counts a call. It declares the
+// exchange on new channels.
+func (p *Publisher) channel(topic, exchange string, alone bool) (*channel, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn == nil || p.conn.IsClosed() {
@@ -92,16 +106,19 @@ func (p *Publisher) channel(topic, exchange string) (*channel, error) {
 		p.conn, p.channels = conn, map[string]*channel{}
 		p.logger.Info("connected to RabbitMQ", nil)
 	}
-	if ch := p.channels[topic]; ch != nil && !ch.IsClosed() {
+	limit := maxInFlight
+	if alone {
+		limit = 1
+	} else if ch := p.channels[topic]; ch != nil && !ch.IsClosed() {
 		ch.calls.Add(1)
 		return ch, nil
 	}
 	conn := p.conn
 	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(conn) })
 	defer giveUp.Stop()
-	ch, err := openChannel(conn)
+	ch, err := openChannel(conn, limit)
 	for errors.Is(err, amqp091.ErrChannelMax) && p.closeIdle() {
-		ch, err = openChannel(conn)
+		ch, err = openChannel(conn, limit)
 	}
 	if err != nil {
 		return nil, err
@@ -112,7 +129,9 @@ func (p *Publisher) channel(topic, exchange string) (*channel, error) {
 			return nil, fmt.Errorf("%w %q: %w", errExchange, exchange, err)
 		}
 	}
-	p.channels[topic] = ch
+	if !alone {
+		p.channels[topic] = ch
+	}
 	ch.calls.Add(1)
 	return ch, nil
 }

@@ -20,9 +20,9 @@ import (
 )
 
 // rabbitMQ starts a server for this test. If RabbitMQ is not installed it skips the test, except in CI.
-func rabbitMQ(t testing.TB) *services.RabbitMQ {
+func rabbitMQ(t testing.TB, settings ...string) *services.RabbitMQ {
 	t.Helper()
-	server, err := services.StartRabbitMQ(t.Context(), services.Options{})
+	server, err := services.StartRabbitMQ(t.Context(), services.Options{RabbitMQSettings: settings})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
 		t.Skip("RabbitMQ is not installed")
 	}
@@ -115,10 +115,11 @@ func TestRabbitMQReachesWatermillsSubscriber(t *testing.T) {
 	}
 }
 
-// TestRabbitMQRefuses fills a queue that rejects further messages.
+// TestRabbitMQRefuses fills a queue that rejects further messages, and publishes messages larger than the server allows
+// among others.
 func TestRabbitMQRefuses(t *testing.T) {
 	extended(t)
-	server := rabbitMQ(t)
+	server := rabbitMQ(t, "max_message_size=1000")
 	pub, err := amqpPublisher(server.URL())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, pub.Close()) }()
@@ -129,7 +130,22 @@ func TestRabbitMQRefuses(t *testing.T) {
 		err := publish()
 		return err != nil && strings.Contains(err.Error(), "refused by the broker: check the limits")
 	}, patience, time.Millisecond)
-	require.NoError(t, pub.Publish(amqpQueue(t, server.URL(), nil), message.NewMessage(watermill.NewUUID(), nil)))
+
+	queue := amqpQueue(t, server.URL(), nil)
+	var callers sync.WaitGroup
+	for range 32 {
+		callers.Go(func() {
+			for i := range 20 {
+				msg := message.NewMessage(watermill.NewUUID(), make([]byte, 1000+i/19)) // the last one is too large
+				if err := pub.Publish(queue, msg); len(msg.Payload) == 1000 {
+					assert.NoError(t, err)
+				} else if assert.ErrorContains(t, err, "larger than configured max size") {
+					assert.Equal(t, permanent, verdictOf(err))
+				}
+			}
+		})
+	}
+	callers.Wait()
 }
 
 // anyTopology declares an exchange of the type that the topic's name begins with, or returns an error of its own.

@@ -29,6 +29,9 @@ type Options struct {
 	// KafkaSettings are further settings ("name=value") for a Kafka of one node.
 	KafkaSettings []string
 
+	// RabbitMQSettings are lines ("name=value") for the configuration file of a RabbitMQ.
+	RabbitMQSettings []string
+
 	// QuickStart compiles Kafka for a quick start instead of throughput, which takes half of the CPU time.
 	QuickStart bool
 }

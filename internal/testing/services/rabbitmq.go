@@ -52,6 +52,10 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 		stop:    syscall.SIGTERM,
 		discard: syscall.SIGKILL,
 		prepare: func(context.Context) (err error) {
+			settings := strings.Join(opts.RabbitMQSettings, "\n") + "\n"
+			if err := os.WriteFile(file("rabbitmq.conf"), []byte(settings), 0o644); err != nil {
+				return err
+			}
 			if epmdPort, err = freePort(); err != nil {
 				return err
 			}
