@@ -30,8 +30,8 @@ type PublisherConfig struct {
 	// Key returns the ordering key of messages without MetadataKey; "" means no order, an error refuses the message.
 	// Default AggregateKey. Messages with the same key on two topics are one sequence.
 	Key func(topic string, msg *message.Message) (string, error)
-	// MaxPayloadBytes is the largest payload; default 0, no limit. Set it to the broker's limit: then the writer gets
-	// ErrInvalidMessage, instead of the forwarder an error later.
+	// MaxPayloadBytes is the maximum size of a payload; default 0, no limit. Set it to the broker's limit: then the writer
+	// gets ErrInvalidMessage, instead of the forwarder an error later.
 	MaxPayloadBytes int
 }
 
@@ -82,7 +82,8 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return (*core.Publisher)(p).Publish(topic, msgs...)
 }
 
-// PublishContext is Publish with the transaction of ctx instead of the messages' contexts.
+// PublishContext writes the messages in the transaction of ctx instead of their own contexts. Otherwise it is like
+// Publish.
 func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*message.Message) error {
 	return (*core.Publisher)(p).PublishContext(ctx, topic, msgs...)
 }

@@ -24,7 +24,7 @@ type DBConfig struct {
 	// Tables are the names of the tables; default: outbox and others in the search path. Set Tables.Outbox for a second
 	// outbox in the same schema.
 	Tables Tables
-	// Observers watch what is done through the handle; default none. Each implements interfaces of package observe.
+	// Observers are notified of work done through the handle; default none. Each implements interfaces of package observe.
 	Observers []observe.Observer
 	// DisableNotify stops commits from notifying other processes; default off. They find messages at their next poll.
 	// Set it if commits wait for each other in NOTIFY.
@@ -33,7 +33,7 @@ type DBConfig struct {
 
 // Tables are the names of the tables. The zero value is the defaults in the connection's search path. A name has at
 // most 40 ASCII letters, digits, _, $ and -, and begins with a letter or _. It is always quoted, so it is
-// case-sensitive. Derived names may be longer. Services that share a schema each choose an Outbox.
+// case-sensitive. Derived names may be longer. Services that share a schema must each choose a different Outbox.
 type Tables struct {
 	// Schema of all tables; default: the connection's search_path. Set it if your code changes the search_path of its
 	// sessions.
@@ -62,8 +62,9 @@ func FromPgx(pool *pgxpool.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (
 	return newDB(drive.NewPgx(pool), cfg, logger)
 }
 
-// FromSQL is FromPgx for a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq. With pgx's stdlib
-// keep the description cache on (description_cache_capacity, 512 by default), or statements outside transactions fail.
+// FromSQL makes a handle on a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq. Otherwise it is
+// like FromPgx. With pgx's stdlib keep the description cache on (description_cache_capacity, 512 by default), or
+// statements outside transactions fail.
 func FromSQL(pool *sql.DB, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {
 	if pool == nil {
 		return nil, ErrNoDB

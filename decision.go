@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// Decision is the result of a handler's error. Values may be added.
+// Decision is the result of a handler's error. More values may be added.
 type Decision int
 
 const (
@@ -18,14 +18,14 @@ const (
 )
 
 var (
-	// ErrPoison marks a message that no redelivery can help. A handler returns Poison(err), or any error that wraps
-	// ErrPoison; middleware.Inbox returns it for a message without a usable key. The message is dead.
+	// ErrPoison marks a message that can never succeed. A handler returns Poison(err), or any error that wraps ErrPoison;
+	// middleware.Inbox returns it for a message without a usable key. The message is dead.
 	//
 	// Cure: fix the handler or the sender; then requeue the message, or discard it.
 	ErrPoison = errors.New("poison message")
 
-	// ErrAlreadyProcessed is returned by handlers that find that a message was handled before. The transaction is rolled
-	// back and the message acked.
+	// ErrAlreadyProcessed is returned by a handler for a message that was handled before. The transaction is rolled back
+	// and the message acked.
 	//
 	// Cure: none is needed.
 	ErrAlreadyProcessed = errors.New("already processed")

@@ -23,7 +23,7 @@ var _ Runner = httpServer{}
 
 // HTTPServer makes a Runner of an http.Server. It serves on the listener until its context ends, then waits up to 15 s
 // for requests in flight, and returns an error if it had to cut any off. A nil listener listens on Server.Addr. It
-// serves TLS if Server.TLSConfig has certificates. Give it to Run first.
+// serves TLS if Server.TLSConfig has certificates. Pass it to Run first.
 func HTTPServer(server *http.Server, listener net.Listener) Runner {
 	return httpServer{server, listener}
 }

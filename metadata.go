@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// MaxKeyBytes is the largest ordering key, in bytes.
+// MaxKeyBytes is the maximum size of an ordering key, in bytes.
 const MaxKeyBytes = core.MaxKeyBytes // 1024
 
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
@@ -63,14 +63,14 @@ func SetEvent(msg *message.Message, eventType string, version int, occurredAt ti
 }
 
 // SetDueAt keeps a message in the outbox until the given time on the database's clock. It may be late by the
-// forwarder's PollInterval. A delayed message takes its place in the order of its key when it is due, and blocks no
-// other. Messages delayed by Watermill's components/delay work too; a time takes precedence over a duration. A past
-// time delays nothing, so a copy of delayed metadata is not delayed.
+// forwarder's PollInterval. A delayed message takes its place in the order of its key when it is due, and does not
+// block others. Messages delayed by Watermill's components/delay work too; a time takes precedence over a duration. A
+// past time delays nothing, so a copy of delayed metadata is not delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	core.SetDueAt(msg, at)
 }
 
-// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert.
+// SetDelay keeps a message in the outbox for a duration after its insert. Otherwise it is like SetDueAt.
 func SetDelay(msg *message.Message, d time.Duration) {
 	core.SetDelay(msg, d)
 }

@@ -33,7 +33,7 @@ var ErrCloseTimeout = errors.New("outbox: runners did not end in time: find what
 	"or raise RunConfig.CloseTimeout")
 
 // Run runs all runners and returns when all have ended. When ctx ends or a runner returns, the others are ended one
-// after another in the given order: give the HTTP server first, then the Router, then the forwarder, so that it can
+// after another in the given order: pass the HTTP server first, then the Router, then the forwarder, so that it can
 // still publish the last handlers' messages.
 //
 // The runners have 25 s to end; RunWith sets another deadline. Run returns their errors, joined, without those that
@@ -51,7 +51,7 @@ type running struct {
 	err    error // valid when done is closed
 }
 
-// RunWith is Run with a configuration. It returns an error that names an invalid field.
+// RunWith runs all runners, like Run, with a configuration. It returns an error that names an invalid field.
 func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 	switch {
 	case cfg.CloseTimeout == 0:

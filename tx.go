@@ -47,7 +47,7 @@ func InTx(ctx context.Context, db *DB, fn func(ctx context.Context) error) error
 	return InTxWith(ctx, db, TxOptions{}, fn)
 }
 
-// InTxWith is InTx with settings. In a nested call only Timeout and OnBegin are used.
+// InTxWith runs fn in a transaction with these settings, like InTx. In a nested call only Timeout and OnBegin are used.
 func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
 	return core.InTxHere(ctx, (*core.DB)(db), core.TxOptions(opts), fn)
 }
@@ -67,7 +67,7 @@ func WithPgxTx(ctx context.Context, db *DB, tx pgx.Tx) (context.Context, error) 
 	return withTx(ctx, db, drive.JoinPgx(tx))
 }
 
-// WithSQLTx is WithPgxTx for database/sql.
+// WithSQLTx returns a context with a database/sql transaction that the caller began. Otherwise it is like WithPgxTx.
 func WithSQLTx(ctx context.Context, db *DB, tx *sql.Tx) (context.Context, error) {
 	if tx == nil || reflect.ValueOf(tx).Elem().IsZero() {
 		return ctx, fmt.Errorf("WithSQLTx: %w", errNilTx)
@@ -87,7 +87,8 @@ func withTx(ctx context.Context, db *DB, tx drive.Tx) (context.Context, error) {
 // Rollback return an error.
 func PgxTx(ctx context.Context) (pgx.Tx, error) { return native[pgx.Tx](ctx) }
 
-// SQLTx is PgxTx for a handle of FromSQL. Do not call Commit or Rollback: InTx would return ErrTxEnded.
+// SQLTx returns the transaction in the context, if its handle was made by FromSQL. Its errors are those of PgxTx. Do
+// not call Commit or Rollback: InTx would return ErrTxEnded.
 func SQLTx(ctx context.Context) (*sql.Tx, error) { return native[*sql.Tx](ctx) }
 
 func native[T any](ctx context.Context) (T, error) {

@@ -16,7 +16,7 @@ import (
 // Action selects the messages to act on, and gives the reason.
 type Action struct {
 	Filter Filter
-	// Limit is the largest number of messages to change; default: all that the filter selects.
+	// Limit is the maximum number of messages to change; default: all that the filter selects.
 	Limit int
 	// Reason is stored in the audit log, up to 1 KiB. Discard and Skip also store it with the message and require
 	// it.
@@ -30,7 +30,7 @@ type Action struct {
 	Progress func(ctx context.Context, r Result)
 }
 
-// Result is the result of an act. It is valid also with an error: it then has the changes made so far.
+// Result is the result of an act. It is valid even with an error: then it has the changes made so far.
 type Result struct {
 	// Matched is the number of messages that the filter selected; a dry run counts up to its limit.
 	Matched Count `json:"matched"`

@@ -88,8 +88,8 @@ type Admin struct {
 	logger watermill.LoggerAdapter
 }
 
-// New makes an Admin. It does no I/O. It returns outbox.ErrNoDB or an error that names an invalid field. A nil logger
-// is the logger of db; each act is logged at info level.
+// New makes an Admin. It does no I/O. It returns outbox.ErrNoDB or an error that names an invalid field. If logger is
+// nil, the logger of db is used. Each act is logged at info level.
 func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Admin, error) {
 	cfg.setDefaults()
 	own := (*core.DB)(db)

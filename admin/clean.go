@@ -46,7 +46,7 @@ const (
 // Clean deletes messages that were done or discarded longer ago than the retention, in short statements with pauses. It
 // never deletes dead messages, or pending messages of the outbox and the queue. From the inbox it also deletes messages
 // that first failed longer ago than the retention and were not handled since; a redelivery counts their attempts from
-// zero. Clean returns the number of deleted rows also with an error: ErrNoActor, an error that names an invalid field,
+// zero. Clean returns the number of deleted rows, even with an error: ErrNoActor, an error that names an invalid field,
 // or an error of the database or the context.
 func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
 	defer func() {

@@ -10,8 +10,8 @@
 //
 // Package admin/ui is a web page for it, and outboxctl is its command line.
 //
-// A message has a State: ready, delayed, failing, dead, done or discarded. A Filter selects messages. An ErrorGroup is
-// messages whose errors differ only in numbers, ids and quoted text.
+// A message has a State: ready, delayed, failing, dead, done or discarded. A Filter selects messages. An ErrorGroup
+// groups messages whose errors differ only in numbers, ids and quoted text.
 //
 // # Promises
 //

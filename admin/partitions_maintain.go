@@ -45,7 +45,7 @@ type PartitionsResult struct {
 	Ahead int `json:"ahead"`
 	// NotMade is the reason why needed partitions were not made; "" = none is missing.
 	NotMade string `json:"not_made,omitempty"`
-	// Removed is the number of messages in the emptied partitions, dropped ones included.
+	// Removed is the number of messages in the emptied partitions, including dropped ones.
 	Removed int64 `json:"removed"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
@@ -85,7 +85,7 @@ var errNotPartitioned = errors.New("admin: the outbox is not partitioned: use Cl
 // waits for transactions that used the partition, dropping for all that wrote to the outbox. Partitions in use are left
 // for the next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
 //
-// It returns its result also with an error: that the outbox is not partitioned, ErrNoActor, an error that names an
+// It returns its result even with an error: that the outbox is not partitioned, ErrNoActor, an error that names an
 // invalid field or the owner of the table, or an error of the database or the context.
 func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_ PartitionsResult, err error) {
 	m := &maintenance{Admin: a, cfg: cfg, patience: lockPatience,

@@ -21,7 +21,7 @@ var redrive = Verb{
 }
 
 // Redrive publishes the original messages of dead letters again, to the topics that they were consumed from and under
-// their UUIDs, and requeues them in the inbox in the same transaction. Their consumers handle them once, also if the
+// their UUIDs, and requeues them in the inbox in the same transaction. Their consumers handle them once, even if the
 // broker redelivers them too. Other consumers of these topics receive a copy, which their inboxes skip.
 //
 // The dead letters must be in the outbox: Result.NoDeadLetter counts messages whose dead letters were deleted, and if

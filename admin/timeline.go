@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Event is an event of a message's timeline.
+// Event is one event in the timeline of a message.
 type Event struct {
 	// At is when it happened; zero for a failure whose time was not kept.
 	At time.Time `json:"at,omitzero"`

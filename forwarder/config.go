@@ -40,8 +40,8 @@ type Config struct {
 	ReadAheadBytes int
 	// PollInterval is how often the table is polled when no notification arrives; default 500 ms.
 	PollInterval time.Duration
-	// DisableListen polls instead of listening on a connection of its own; default off. Behind a transaction pooler and
-	// with FromSQL the forwarder polls anyway.
+	// DisableListen polls instead of listening on its own connection; default off. Behind a transaction pooler and with
+	// FromSQL the forwarder polls anyway.
 	DisableListen bool
 	// PublishTimeout bounds a call of Publish; default 30 s, -1 no limit. Then the message is sent again. The attempt
 	// is counted unless the publisher's errors carry verdicts; then its topic pauses.
@@ -52,17 +52,17 @@ type Config struct {
 	// failover, raise it if processes or the server pause. If statements take longer than a third of it, nothing is
 	// published, and an error line reports it.
 	LeaseTTL time.Duration
-	// CloseTimeout is how long Run waits for publishes in flight when its context ends; default 30 s. Set it to at
-	// least PublishTimeout. Under outbox.Run the shorter RunConfig.CloseTimeout, 25 s, ends the wait. Without it, allow
-	// the process more than 30 s before it is killed: the default of Kubernetes is 30 s.
+	// CloseTimeout is how long Run waits for publishes in flight when its context ends; default 30 s. Set it to at least
+	// PublishTimeout. Under outbox.Run, RunConfig.CloseTimeout (default 25 s) ends the wait sooner. Otherwise give the
+	// process more than 30 s before it is killed: the default of Kubernetes is 30 s.
 	CloseTimeout time.Duration
 
 	// Classify returns a verdict on an error of any publisher; WithVerdicts is for one of several. Default, and for
 	// Unknown: the verdict that the error carries (PublishError); else Unavailable if the publisher's IsConnected
 	// returns false; else Unknown.
 	Classify func(err error) Verdict
-	// Backoff is the wait of a rejected message; default 1 s doubling to 5 min. Without an ordering key a message may wait
-	// longer, usually up to PollInterval, if another forwarder has taken over its lane.
+	// Backoff is the wait before a rejected message is retried; default 1 s doubling to 5 min. Without an ordering key a
+	// message may wait longer, usually up to PollInterval, if another forwarder has taken over its lane.
 	Backoff outbox.Backoff
 	// OutageBackoff is the wait between probes of a paused topic; default 200 ms doubling to 5 s. Its maximum is how
 	// late the end of an outage is noticed.
@@ -73,9 +73,9 @@ type Config struct {
 	// -1 no minimum. Messages that are older when they first fail, such as delayed or requeued ones, die after
 	// MaxAttempts.
 	MinDeadAge time.Duration
-	// DeadLetterTopic gets a dead letter for each message that dies, in the same transaction; default none. It has a
-	// UUID of its own and the metadata of package middleware's dead letters. It is published with the key of the
-	// message, in no order. A forwarder must publish this topic, and the role needs a writer's grants.
+	// DeadLetterTopic gets a dead letter for each message that dies, in the same transaction; default none. It has its own
+	// UUID and the metadata of package middleware's dead letters. It is published with the key of the message, in no
+	// particular order. A forwarder must publish this topic, and the role needs a writer's grants.
 	DeadLetterTopic string
 	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
 	// off.
@@ -85,16 +85,16 @@ type Config struct {
 	Retention time.Duration
 	// InboxRetention is how long the inbox remembers handled messages; default 30 days, and -1 (forever) for a Subscriber.
 	// A duplicate that arrives later is handled again: keep it above the broker's retention and your longest delay.
-	// Messages that first failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is
-	// not divided by topic: the shortest InboxRetention of all forwarders of the tables counts.
+	// Messages that first failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is not
+	// divided by topic: the shortest InboxRetention of all forwarders on the tables applies.
 	InboxRetention time.Duration
-	// DeadRetention is how long dead messages of the outbox, and of the inbox unless InboxRetention is -1, are kept
-	// before they are discarded; in the inbox, too, the shortest of all forwarders counts. Default 0, forever. They are
+	// DeadRetention is how long dead messages of the outbox, and of the inbox unless InboxRetention is -1, are kept before
+	// they are discarded; in the inbox, too, the shortest of all forwarders applies. Default 0, forever. They are
 	// discarded as if by an operator: the audit log gets an entry, and the rows are deleted after Retention or
-	// InboxRetention. A key that is blocked by BlockKeyOnDead goes on. They are looked for once an hour. The role needs
-	// an admin's grants.
+	// InboxRetention. A key that was blocked by BlockKeyOnDead continues. A forwarder looks for them once an hour, and its
+	// role needs an admin's grants.
 	DeadRetention time.Duration
-	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
+	// CleanInterval is how often the forwarder looks for old rows and for rows changed by hand; default 1 min.
 	CleanInterval time.Duration
 
 	tables sqltext.Tables                          // of the handle

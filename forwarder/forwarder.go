@@ -60,8 +60,8 @@ func newForwarder(
 //
 // While other forwarders read some of the same topics under another scope, or other topics under the same scope, as in
 // a deployment that changes Config.Topics, Run publishes nothing and waits until they have stopped. It logs that
-// immediately and once a minute, and sets waiting_since in its row of outbox_forwarders. Forwarders that start in the
-// meantime wait behind it.
+// immediately and once a minute, and sets waiting_since in its row of outbox_forwarders. Forwarders that start
+// meanwhile wait behind it.
 func (f *Forwarder) Run(ctx context.Context) error {
 	ctx, end, err := f.life.Begin(ctx)
 	if err != nil {
@@ -93,9 +93,9 @@ func (f *Forwarder) Close() error {
 }
 
 // Drain publishes the ready messages in the forwarder's lanes and returns when none are left. It is for tests and jobs,
-// and for use before a shutdown. If Run is not running, it runs the forwarder for that time, after which it cannot be
-// run again. Other live forwarders publish the messages in their lanes; Drain takes over the lanes of killed
-// forwarders, for which it waits up to LeaseTTL.
+// and for use before a shutdown. If Run is not running, Drain runs the forwarder meanwhile, and it cannot be run again.
+// Other live forwarders publish the messages in their lanes; Drain takes over the lanes of killed forwarders, for which
+// it waits up to LeaseTTL.
 //
 // Messages that are delayed or wait for another attempt, and messages behind these under the same key, are not ready.
 // It waits up to CloseTimeout for publishes that timed out: messages behind them are ready if they succeed. It waits
@@ -181,7 +181,7 @@ func errDrained(d coordinator.Drained) error {
 // in memory and in flight, and topics that it does not publish to. Zero values are left out. For the tables use
 // admin.Stats and admin.Doctor.
 //
-// State takes a few microseconds, without the database, and may be called at any time, also before and after Run.
+// State takes a few microseconds, without the database, and may be called at any time, even before and after Run.
 func (f *Forwarder) State() string {
 	var s coordinator.State
 	f.engine.step(func(now time.Time, c *coordinator.Coordinator) { s = c.State(now) })

@@ -19,8 +19,8 @@ import (
 
 // Group drains the outboxes of many databases with few connections. An idle database has no forwarder and no
 // connection: it is polled with one cheap statement, and gets a forwarder when there is a message. A broken or slow
-// database delays no other. Any number of Groups, in any number of processes, share the work. It is safe for concurrent
-// use.
+// database does not delay others. Any number of Groups, in any number of processes, share the work. It is safe for
+// concurrent use.
 type Group struct {
 	pub       message.Publisher
 	cfg       GroupConfig
@@ -74,9 +74,9 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Drain publishes the ready messages of all known databases and returns when none are left. If Run is not running, it
-// runs the group for that time, after which it cannot be run again. Its error names the databases that could not be
-// drained; the others are drained all the same. It also returns the error of ctx, or outbox.ErrClosed.
+// Drain publishes the ready messages of all known databases and returns when none are left. If Run is not running,
+// Drain runs the group meanwhile, and it cannot be run again. Its error names the databases that could not be drained;
+// the others are drained anyway. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error { return g.scheduler.Drain(ctx, g.drainOne) }
 
 // drainOne waits for the next poll of a database, and for its forwarder if it is awake or the poll finds messages.
@@ -111,8 +111,8 @@ type GroupConfig struct {
 	IdlePollInterval time.Duration
 	// IdleAfter is the idle time after which a forwarder is stopped; default 1 min.
 	IdleAfter time.Duration
-	// MaxActive is the number of running forwarders; default 32. If more are wanted they take turns: idle ones are
-	// stopped first, then those that have run for 10 s.
+	// MaxActive is the maximum number of running forwarders; default 32. If more databases have messages, they take turns:
+	// idle ones are stopped first, then those that have run for 10 s.
 	MaxActive int
 }
 

@@ -170,7 +170,7 @@ func nackedBecause(wait time.Duration, cause error) *nacked {
 
 // SubscriberConfig configures a Subscriber. The zero value is ready for use.
 type SubscriberConfig struct {
-	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
+	// AckTimeout bounds a delivery; then its context ends and the attempt has failed. Default -1, no limit.
 	AckTimeout time.Duration
 	// Forwarder configures reading and retries, as of a Forwarder. Concurrency is the number of delivered messages
 	// without an ack. CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Backoff is the wait

@@ -1,5 +1,5 @@
-// Package observe has the interfaces for watching an outbox and an inbox at work; their methods take a context and a
-// struct.
+// Package observe defines the interfaces for watching an outbox and an inbox at work; their methods take a context and
+// a struct.
 //
 //	db, err := outbox.FromPgx(pool, outbox.DBConfig{Observers: []observe.Observer{mine}}, logger)
 //
@@ -22,9 +22,9 @@
 //
 // # Concurrency
 //
-// Methods must be safe for concurrent use. Methods of Write-, Handle- and PublishObserver run in the working
-// goroutine, which waits for them; the others run in order in a goroutine of the forwarder. If more
-// than a thousand reports of a forwarder wait, further ones are dropped and logged. A panic is caught and logged.
+// Methods must be safe for concurrent use. Methods of Write-, Handle- and PublishObserver run in the working goroutine,
+// which waits for them; the others run in order in a goroutine of the forwarder. If more than 1,000 reports of a
+// forwarder wait, further ones are dropped, which is logged. A panic is caught and logged.
 //
 // Do not expose payloads. Structs may get fields, Outcome values and the package interfaces; interfaces never get new
 // methods.

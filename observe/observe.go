@@ -62,7 +62,7 @@ type HandleEnd struct {
 	Err      error // of the handler or a middleware, also when the message was acked
 }
 
-// Outcome is the outcome of a delivery. Values may be added.
+// Outcome is the outcome of a delivery. More values may be added.
 type Outcome int
 
 const (

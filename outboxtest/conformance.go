@@ -45,8 +45,8 @@ type Broker struct {
 }
 
 // TestPublisher checks that a Publisher may be used by a forwarder.Forwarder: a nil error means stored, and every other
-// result comes in time and names the right cause. It runs eleven subtests. open returns a new publisher, even while the
-// broker is down; TestPublisher closes it. The broker must belong to the test, because it is killed and frozen. A
+// result arrives in time and names the right cause. It runs eleven subtests. open returns a new publisher, even while
+// the broker is down; TestPublisher closes it. The broker must belong to the test, because it is killed and frozen. A
 // publisher that never returns leaves a goroutine behind.
 func TestPublisher(t *testing.T, open func() (message.Publisher, error), b Broker) {
 	t.Helper()

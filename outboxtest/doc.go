@@ -12,7 +12,7 @@
 //	TestPublisher the conformance suite for publishers
 //
 // A handler and what it publishes commit together, so a test of both needs PostgreSQL. A schema with all tables takes
-// about 50 ms, and tests run in parallel in schemas of their own.
+// about 50 ms, and tests run in parallel, each in its own schema.
 //
 // The examples are compiled and not run: they need tables on PostgreSQL.
 package outboxtest

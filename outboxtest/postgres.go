@@ -17,7 +17,7 @@ import (
 // postgresTimeout limits each of the steps of NewPostgres, and those after the test.
 const postgresTimeout = time.Minute
 
-// NewPostgres returns a handle on a database, with all tables in a schema of its own, so that parallel tests do not see
+// NewPostgres returns a handle on a database, with all tables in their own schema, so that parallel tests do not see
 // each other. The pool's connections have the schema first in their search_path: create your own tables with it,
 // without a schema name. When the test ends, the pool is closed and the schema dropped. The role needs CREATE on the
 // database. An error ends the test and never contains the password of the dsn.

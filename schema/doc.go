@@ -13,7 +13,7 @@
 //	outbox_life        identifies an incarnation of the server; unlogged, so that a crash empties it
 //	outbox_topics      paused topics, since when and why
 //	outbox_audit       operators' actions and their reasons
-//	outbox_idempotency requests with an Idempotency-Key and their answers (package idempotency)
+//	outbox_idempotency requests with an Idempotency-Key and their responses (package idempotency)
 //	outbox_migrations  the versions that Migrate has applied
 //	inbox              identities of messages already handled; no payloads
 //	inbox_queue        messages of package queue: stored first, processed later
