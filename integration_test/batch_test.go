@@ -67,8 +67,10 @@ func (w *inboundWorld) serveBatches(
 	return s
 }
 
+type batchFunc = func(context.Context, []*message.Message) error
+
 // batchOf returns a batch handler that writes a row for each message and publishes the size of the batch.
-func batchOf(h handle, pub *outbox.Publisher, before middleware.BatchFunc) middleware.BatchFunc {
+func batchOf(h handle, pub *outbox.Publisher, before batchFunc) batchFunc {
 	return func(ctx context.Context, msgs []*message.Message) error {
 		var keys []string
 		var seqs []int

@@ -55,15 +55,14 @@ func (c BatchConfig) validate() error {
 	return checkService("BatchConfig.Service", c.Service)
 }
 
-// BatchFunc handles messages in the transaction that ctx and the contexts of the messages carry. The messages are
-// copies, and none of them was handled before. They are in no particular order.
-type BatchFunc func(ctx context.Context, msgs []*message.Message) error
-
 // Batch returns a handler that gathers the messages that a Router delivers concurrently and calls fn with many of them,
 // in one transaction that also has their inbox rows and the messages that fn publishes. Then the Router acks them:
 //
 //	project, err := middleware.Batch(db, middleware.BatchConfig{Service: "reports"}, insertOrders, logger)
 //	router.AddConsumerHandler("orders-report", "orders", sub, project)
+//
+// ctx and the contexts of the messages carry the transaction. The messages are copies, none of them was handled before,
+// and they are in no particular order.
 //
 // It has its own ErrorHandler, Tx and Inbox: name the handler in StackConfig.Except if the Router has a Stack.
 //
@@ -80,7 +79,8 @@ type BatchFunc func(ctx context.Context, msgs []*message.Message) error
 //
 // It returns outbox.ErrNoDB or an error that names the invalid field. If logger is nil, the logger of db is used.
 func Batch(
-	db *outbox.DB, cfg BatchConfig, fn BatchFunc, logger watermill.LoggerAdapter,
+	db *outbox.DB, cfg BatchConfig, fn func(ctx context.Context, msgs []*message.Message) error,
+	logger watermill.LoggerAdapter,
 ) (message.NoPublishHandlerFunc, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {

@@ -20,7 +20,7 @@ import (
 type batcher struct {
 	db           *core.DB
 	cfg          BatchConfig
-	fn           BatchFunc
+	fn           func(context.Context, []*message.Message) error
 	inbox        *inbox
 	errorHandler *errorHandler
 	logger       watermill.LoggerAdapter
