@@ -49,10 +49,6 @@ type Tables struct {
 	Idempotency string
 }
 
-// Validate reports the first invalid name, or a name that is used twice among these tables,
-// their indexes and sequences.
-func (t Tables) Validate() error { return sqltext.Tables(t).Validate() }
-
 // FromPgx makes a handle on a pgx pool. It does no I/O. It returns ErrNoDB for a nil pool, or an error that
 // names an invalid field. Parts without their own logger use this one; nil logs nothing.
 func FromPgx(pool *pgxpool.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {

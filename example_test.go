@@ -27,11 +27,3 @@ func ExampleSetKey() {
 	// order/42 <nil>
 	// outbox: invalid message: it has half an aggregate (aggregate_type "", aggregate_id "42"), so no key and no order: set both, or set metadata outbox_key, which may be empty
 }
-
-func ExampleTables_Validate() {
-	fmt.Println(outbox.Tables{Schema: "shop", Outbox: "events"}.Validate())
-	fmt.Println(outbox.Tables{Outbox: "drop table x"}.Validate())
-	// Output:
-	// <nil>
-	// bad table name: Outbox is "drop table x"; use letters, digits, _, $ and -, at most 40
-}

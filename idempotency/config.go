@@ -37,8 +37,6 @@ type Config struct {
 	MaxResponse int
 	// Wait is how long a repeated request waits for the first one before it gets a 409; default 5 s, -1 not at all.
 	Wait time.Duration
-	// HelpURL is the address of your page about idempotency keys. Error responses link to it; default none.
-	HelpURL string
 	// DropHeaders are further headers that must not be stored; docs/guides/http.md lists the others.
 	DropHeaders []string
 

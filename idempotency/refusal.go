@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 )
 
@@ -33,10 +32,6 @@ func (h *handler) refuse(w http.ResponseWriter, no refusal) {
 	}
 	if p.Title == "" {
 		p.Title = http.StatusText(no.status)
-	}
-	if h.cfg.HelpURL != "" {
-		p.Type = h.cfg.HelpURL
-		w.Header().Add("Link", fmt.Sprintf("<%s>; rel=\"describedby\"", h.cfg.HelpURL))
 	}
 	if no.status == http.StatusServiceUnavailable || no.status == http.StatusConflict {
 		w.Header().Set("Retry-After", retryAfter)

@@ -85,7 +85,7 @@ func TestWebhookAnswers(t *testing.T) {
 		t.Helper()
 		a := answer(w, r)
 		assert.Equal(t, status, a.StatusCode)
-		assert.Equal(t, result, a.Header.Get(queue.HeaderResult))
+		assert.Equal(t, result, a.Header.Get("Queue-Result"))
 		body, err := io.ReadAll(a.Body)
 		require.NoError(t, err)
 		assert.NotContains(t, string(body), "signature", "responses do not help to guess")

@@ -17,15 +17,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// ErrForwarderRuns is returned by ToWatermill while a forwarder of the outbox runs or may run.
-var ErrForwarderRuns = errors.New("move: a forwarder of this outbox runs: stop all of them first; " +
+// Cause: a forwarder of the outbox runs or may run.
+// Cure: stop it.
+var errForwarderRuns = errors.New("move: a forwarder of this outbox runs: stop all of them first; " +
 	"one that was killed counts until its LeaseTTL has passed")
 
 // ToWatermill moves unsent messages from the outbox into the table of Watermill's forwarder, which may have the schema
 // DefaultPostgreSQLSchema or PostgreSQLQueueSchema; dead messages stay. Stop all forwarders of the outbox first. Stop
 // the writers too, or call it again for what they write. If the table cannot delay messages, delayed ones stay until
 // they are due: Result.Left counts them. Ordering keys become metadata; Watermill's forwarder sends all messages in a
-// single sequence. It returns ErrForwarderRuns, or errors as FromWatermill does.
+// single sequence. It returns errors as FromWatermill does, and one
+// while a forwarder of the outbox runs or may run.
 func ToWatermill(ctx context.Context, db *outbox.DB, cfg WatermillConfig) (Result, error) {
 	r, err := toWatermill(ctx, (*core.DB)(db), cfg)
 	if err != nil {
@@ -117,7 +119,7 @@ func (o *ours) alone(ctx context.Context, q drive.Querier) error {
 		return err
 	}, o.db.Render(sqltext.LiveForwarders))
 	if err == nil && len(names) > 0 {
-		err = fmt.Errorf("%w: %s", ErrForwarderRuns, strings.Join(names, ", "))
+		err = fmt.Errorf("%w: %s", errForwarderRuns, strings.Join(names, ", "))
 	}
 	return err
 }

@@ -54,9 +54,9 @@ func (c WebhookConfig) validate() error {
 	return nil
 }
 
-// HeaderResult is the header of a webhook's response with the outcome for the message: StoreResult.String, or
+// headerResult is the header of a webhook's response with the outcome for the message: StoreResult.String, or
 // "ignored".
-const HeaderResult = "Queue-Result"
+const headerResult = "Queue-Result"
 
 // defaultRetryAfter is when a sender should retry during an outage of the database.
 const defaultRetryAfter = 5 * time.Second
@@ -145,7 +145,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if result == ignored {
 			logger.Debug("webhook ignored", watermill.LogFields{"path": path})
 		}
-		w.Header().Set(HeaderResult, result)
+		w.Header().Set(headerResult, result)
 		w.WriteHeader(http.StatusOK)
 		return
 	}
@@ -175,10 +175,10 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, http.StatusText(no.status), no.status) // the reason is only logged
 }
 
-// ignored is the HeaderResult for ErrIgnore.
+// ignored is the headerResult for ErrIgnore.
 const ignored = "ignored"
 
-// take returns the HeaderResult of a request that succeeds, and the store, if it is known.
+// take returns the headerResult of a request that succeeds, and the store, if it is known.
 func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, store *Store, err error) {
 	store = h.store
 	body, err := h.read(w, r)

@@ -45,7 +45,7 @@ func (c FilesConfig) validate() error {
 	if err := checkPartitionSize("FilesConfig", c.PartitionSize); err != nil {
 		return err
 	}
-	if err := c.Tables.Validate(); err != nil {
+	if err := sqltext.Tables(c.Tables).Validate(); err != nil {
 		return fmt.Errorf("FilesConfig.Tables: %w", err)
 	}
 	return nil

@@ -31,7 +31,7 @@ type RolesConfig struct {
 //
 // It returns an error that names an invalid table or field.
 func Roles(cfg RolesConfig) (string, error) {
-	if err := cfg.Tables.Validate(); err != nil {
+	if err := sqltext.Tables(cfg.Tables).Validate(); err != nil {
 		return "", fmt.Errorf("RolesConfig.Tables: %w", err)
 	}
 	names := sqltext.Tables(cfg.Tables).WithDefaults()

@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // errDSN leaves out the driver's error, which quotes the string.
@@ -35,7 +36,7 @@ func (a *app) tables() (t outbox.Tables, err error) {
 		}
 		*field = value
 	}
-	if err := t.Validate(); err != nil {
+	if err := sqltext.Tables(t).Validate(); err != nil {
 		return t, usagef("--tables: %w", err)
 	}
 	return t, nil
