@@ -11,7 +11,7 @@ var brokerMutants = []Mutant{
 	},
 	{
 		Name: "P2", File: "amqp/config.go", In: "amqp", Test: "TestURIThatCannotBeParsed",
-		Breaks: "half of a password that is not escaped is dialed, and shown in the error",
+		Breaks: "half of an unescaped password is dialed and shown in the error",
 		Old:    `case err != nil, strings.ContainsAny(user, "/?#"):`,
 		New:    `case err != nil, user == "/?#":`,
 	},
@@ -23,20 +23,20 @@ var brokerMutants = []Mutant{
 	},
 	{
 		Name: "P4", File: "amqp/publisher.go", In: "integration_test", Test: "TestRabbitMQRefusesAnExchange", Second: true,
-		Breaks: "each failed declaration takes a channel for good",
+		Breaks: "each failed declaration leaks a channel",
 		Old: `			_ = ch.Close()
 			return nil, fmt.Errorf("%w %q`,
 		New: `			return nil, fmt.Errorf("%w %q`,
 	},
 	{
 		Name: "P5", File: "amqp/publisher.go", In: "integration_test", Test: "TestRabbitMQRefuses", Second: true,
-		Breaks: "a message over max_message_size kills those in flight with it",
+		Breaks: "a message over max_message_size kills the messages in flight with it",
 		Old:    "err = send(true)",
 		New:    "err = send(false)",
 	},
 	{
 		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
-		Breaks: "an offset is committed past messages that are not handled",
+		Breaks: "an offset is committed past unhandled messages",
 		Old:    "if watermark := p.window.Watermark(); watermark > p.marked {",
 		New:    "if watermark := p.window.Watermark() + 1; watermark > p.marked {",
 	},
@@ -51,13 +51,13 @@ var brokerMutants = []Mutant{
 	},
 	{
 		Name: "K3", File: "kafka/partition.go", In: "kafka", Test: "TestRetryAfterBlocksItsKeySoLong",
-		Breaks: "a later retry comes after the backoff of a failure",
+		Breaks: "RetryAfter waits for the backoff of a failure instead",
 		Old:    "	if later == 0 {\n		later = core.Backoff",
 		New:    "	if true {\n		later = core.Backoff",
 	},
 	{
 		Name: "K4", File: "kafka/partition.go", In: "kafka", Test: "TestFailingKeysLeaveHalfOfThePlaces",
-		Breaks: "failing keys leave no slot to others",
+		Breaks: "failing keys use up all slots",
 		Old:    "if again && !p.retry {",
 		New:    "if p.retry = p.retry || again; false {",
 	},
@@ -75,7 +75,7 @@ var brokerMutants = []Mutant{
 	},
 	{
 		Name: "N1", File: "nats/term.go", In: "nats", Test: "TestAGapIsWaitedFor",
-		Breaks: "a message overtakes one of its key that was lost on its way",
+		Breaks: "a message overtakes an earlier one of its key that was lost in transit",
 		Old:    "if t.last != 0 && meta.Sequence.Consumer != t.last+1 {",
 		New:    "if false {",
 	},
@@ -87,7 +87,7 @@ var brokerMutants = []Mutant{
 	},
 	{
 		Name: "N3", File: "nats/term.go", In: "nats", Test: "TestWithoutALeaseNothingIsDone",
-		Breaks: "a process acks that does not own the consumer any more",
+		Breaks: "a process acks although it no longer owns the consumer",
 		Old:    "if !t.valid() || in.Ack() != nil {",
 		New:    "if in.Ack() != nil {",
 	},
@@ -99,13 +99,13 @@ var brokerMutants = []Mutant{
 	},
 	{
 		Name: "N5", File: "nats/term.go", In: "nats", Test: "TestWhatAHandlerHasIsNotHandedBack",
-		Breaks: "a message is delivered again while a handler has it",
+		Breaks: "a message is redelivered while a handler has it",
 		Old:    "if !it.Value.out {",
 		New:    "if true {",
 	},
 	{
 		Name: "N6", File: "nats/term.go", In: "nats", Test: "TestOwnerWaitsForAllThatIsPending",
-		Breaks: "a new owner overtakes what the one before had in hand",
+		Breaks: "a new owner overtakes messages that the previous owner had in flight",
 		Old:    "t.whole = info.NumAckPending <= held; t.whole",
 		New:    "t.whole = true; held >= 0",
 	},

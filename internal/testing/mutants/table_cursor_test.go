@@ -4,7 +4,7 @@ package mutants
 var cursorMutants = []Mutant{
 	{
 		Name: "W1", File: "cursor/move.go", Trouble: "whatever", First: 0,
-		Breaks: "a lane that was full is taken for read to its end",
+		Breaks: "a lane that was full counts as read to its end",
 		Old: `		if l.full {
 			l.cursor, p.More = to, true // even`,
 		New: `		if false {
@@ -12,7 +12,7 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W2", File: "cursor/move.go", Trouble: "whatever", First: 1,
-		Breaks: "a lane that returned as many rows as were asked for is taken for read to its end",
+		Breaks: "a lane that returned as many rows as requested counts as read to its end",
 		Old:    "a.Counts[n] >= r.limit(n, from)",
 		New:    "a.Counts[n] > r.limit(n, from)",
 	},
@@ -24,7 +24,7 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W4", File: "cursor/tracker.go", Trouble: "whatever", First: 2,
-		Breaks: "a new transaction is bound to the sequence of this read, not of the one before",
+		Breaks: "a new transaction is bound to the sequence of this read, not the previous one",
 		Old:    `	xids := make(map[int64]int64, len(s.InProgress))`,
 		New: `	t.seq = s.Seq
 	xids := make(map[int64]int64, len(s.InProgress))`,
@@ -44,20 +44,20 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W7", File: "cursor/cursors.go", Trouble: "operators", First: 0,
-		Breaks: "a sequence that was set back is no new incarnation",
+		Breaks: "a sequence that was set back is not a new incarnation",
 		Old:    "(a.Incarnation != before || a.Snapshot.Seq < c.tracker.seq)",
 		New:    "a.Incarnation != before",
 		Strike: "the model sets no sequence back without a new incarnation of the server; TestLives does",
 	},
 	{
 		Name: "W9", File: "cursor/move.go", Trouble: "whatever", First: 3,
-		Breaks: "of a single range the rows of one lane alone are counted",
+		Breaks: "in a single range only the rows of one lane are counted",
 		Old:    "rows, last = rows+a.Counts[n], max(last, a.Last[n])",
 		New:    "rows, last = a.Counts[n], max(last, a.Last[n])",
 	},
 	{
 		Name: "W10", File: "cursor/move.go", Trouble: "whatever", First: 2,
-		Breaks: "lanes go on from the highest cursor, not from the lowest",
+		Breaks: "lanes continue from the highest cursor, not the lowest",
 		Old: `	lowest := c.lowest()
 	for n := range c.lanes {`,
 		New: `	lowest := c.lowest()
@@ -68,20 +68,20 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W11", File: "cursor/move.go", Trouble: "theft", First: 0,
-		Breaks: "an answer moves the cursor of another epoch",
+		Breaks: "a result moves the cursor of another epoch",
 		Old:    "if l.epoch == 0 || l.epoch != r.Epochs[n] {",
 		New:    "if l.epoch == 0 {",
 		Strike: "no lane starts during a read, so an answer is of the lane's epoch, or the lane is gone",
 	},
 	{
 		Name: "W12", File: "cursor/cursors.go", Trouble: "crashes", First: 96,
-		Breaks: "a new incarnation keeps what is known of transactions",
+		Breaks: "a new incarnation keeps the tracked transactions",
 		Old:    "*c = Cursors{limiter: c.limiter, resets: c.resets + 1}",
 		New:    "*c = Cursors{limiter: c.limiter, tracker: c.tracker, resets: c.resets + 1}",
 	},
 	{
 		Name: "W13", File: "cursor/cursors.go", Trouble: "whatever", First: 0,
-		Breaks: "no read looks at transactions",
+		Breaks: "no read tracks transactions",
 		Old:    `	r.Xids, r.Bounds, r.Los, r.SegmentBounds = c.tracker.args()`,
 		New:    `	_, _, _, _ = c.tracker.args()`,
 	},
@@ -93,13 +93,13 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W15", File: "cursor/move.go", Trouble: "whatever", First: 33,
-		Breaks: "a lane is read past what there was no room for",
+		Breaks: "a lane is read past rows that had no room",
 		Old:    "if cut := a.Cut[n]; cut > 0 {",
 		New:    "if cut := a.Cut[n]; cut > 0 && false {",
 	},
 	{
 		Name: "W16", File: "cursor/move.go", Trouble: "whatever", Test: "TestNoRoom", In: "cursor",
-		Breaks: "a lane that there is no room for does not go back to where the read began",
+		Breaks: "a lane without room does not return to where the read began",
 		Old: `			l.cursor, p.More = from, true
 			continue`,
 		New: `			p.More = true
@@ -107,7 +107,7 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W17", File: "cursor/move.go", Trouble: "whatever", First: 2,
-		Breaks: "the lane that a stretch did not reach is taken for read to its end",
+		Breaks: "a lane that a range did not reach counts as read to its end",
 		Old:    "if end-from > r.Span {",
 		New:    "if false {",
 	},
@@ -120,7 +120,7 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W19", File: "cursor/move.go", Trouble: "whatever", First: 10,
-		Breaks: "a lane that is read again and was full is taken for read to its end",
+		Breaks: "a lane that is read again and was full counts as read to its end",
 		Old: `	if start < r.Cursors[n] {
 		return r.Limits[n] + r.Rewound[n]`,
 		New: `	if start < r.Cursors[n] {
@@ -128,7 +128,7 @@ var cursorMutants = []Mutant{
 	},
 	{
 		Name: "W20", File: "cursor/cursors.go", Trouble: "crashes", Test: "TestFirstReadInAnotherIncarnation", In: "cursor",
-		Breaks: "what blocks keys is known from another incarnation of the server",
+		Breaks: "keys are blocked by rows of another incarnation of the server",
 		Old:    "cmp.Or(c.incarnation, c.loaded)",
 		New:    "cmp.Or(c.incarnation)",
 	},

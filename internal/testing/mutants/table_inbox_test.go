@@ -10,7 +10,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I2", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestFailuresAreCounted",
-		Breaks: "a message that is dead is handled",
+		Breaks: "a dead message is handled",
 		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING true",
 		New:    " WHERE i.processed_at IS NULL\nRETURNING true",
 	},
@@ -28,7 +28,7 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I4", File: "internal/sqltext/inbox.go", In: "integration_test",
 		Test:   "TestErrorHandlerLeavesProcessedMessagesAlone",
-		Breaks: "a message that a copy has processed dies",
+		Breaks: "a message dies although a copy was processed",
 		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING i.revived",
 		New:    " WHERE i.dead_at IS NULL\nRETURNING i.revived",
 	},
@@ -40,14 +40,14 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I6", File: "middleware/error_handler.go", In: "integration_test", Test: "TestHandlerThatEndsTheTransaction",
-		Breaks: "a message counts as handled whose handler ended its transaction and failed",
+		Breaks: "a message counts as handled although its handler ended the transaction and failed",
 		Old:    "	if errors.Is(err, outbox.ErrTxEnded) {",
 		New:    "	if false {",
 	},
 	{
 		Name: "I7", File: "internal/sqltext/inbox.go", In: "integration_test", Second: true,
 		Test:   "TestADuplicateWaitsForTheStandby",
-		Breaks: "a copy that is found after OnBegin failed is acked by what a standby may not have",
+		Breaks: "after OnBegin failed, a copy is acked because of a row that a standby may not have",
 		Old:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`",
 		New:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2`",
 	},
@@ -59,13 +59,13 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I9", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestOutcomesOfErrors",
-		Breaks: "two changed copies of a message have letters of one UUID",
+		Breaks: "two changed copies of a message have dead letters with the same UUID",
 		Old:    `fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))`,
 		New:    `fmt.Sprintf("%s %x", id, core.PayloadHash(nil))`,
 	},
 	{
 		Name: "I10", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasALetterOfItsOwn",
-		Breaks: "a message that died twice has letters of one UUID",
+		Breaks: "a message that died twice has dead letters with the same UUID",
 		Old:    "revived, len(id), id",
 		New:    "0, len(id), id",
 	},
@@ -89,7 +89,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I14", File: "middleware/decide.go", In: "integration_test", Test: "TestNoConnectionAtTheLastAttempt",
-		Breaks: "a message dies whose handler was not called, as there was no connection",
+		Breaks: "a message dies although its handler was not called for lack of a connection",
 		Old:    " && !errors.Is(err, core.ErrNotBegun) {",
 		New:    " {",
 	},
@@ -101,25 +101,25 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I16", File: "middleware/error_handler.go", In: "integration_test", Test: "TestNothingIsReturnedOfAMessagePutAside",
-		Breaks: "what the handler of a failed message returned is published",
+		Breaks: "messages that the handler of a failed message returned are published",
 		Old:    "outcome != observe.Processed {",
 		New:    "false {",
 	},
 	{
 		Name: "I17", File: "middleware/tx.go", In: "integration_test", Test: "TestTxHandlerWorksOnACopy",
-		Breaks: "a handler that nacked is committed",
+		Breaks: "the transaction of a handler that nacked is committed",
 		Old:    "if nacked(attempt) {",
 		New:    "if false {",
 	},
 	{
 		Name: "I18", File: "middleware/tx.go", In: "integration_test", Test: "TestTxUnknownCommitIsNotRepeated",
-		Breaks: "a handler is repeated whose COMMIT may have been carried out",
+		Breaks: "a handler is repeated although its COMMIT may have succeeded",
 		Old:    "if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison)",
 		New:    "if errors.Is(err, outbox.ErrCommitUnknown) {\n		return true\n	}\n	if errors.Is(err, outbox.ErrPoison)",
 	},
 	{
 		Name: "I19", File: "middleware/tx.go", In: "integration_test", Test: "TestTxHandlerWorksOnACopy",
-		Breaks: "what a handler changes in its copy is seen outside, and by the next attempt",
+		Breaks: "a handler's changes of its copy are visible outside, and to the next attempt",
 		Old:    "	attempt.Payload = slices.Clone(msg.Payload)\n",
 		New:    "	_ = slices.Clone(msg.Payload)\n",
 	},
@@ -149,14 +149,14 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I24", File: "middleware/inbox.go", In: "integration_test", Test: "TestClaimedWork",
-		Breaks: "the effects of a message are committed whose lease another owner has",
+		Breaks: "the effects of a message are committed although another owner has its lease",
 		Old:    "case !acked:",
 		New:    "case !acked && i == nil:",
 	},
 	{
 		Name: "I25", File: "internal/sqltext/inbox.go", In: "integration_test", Second: true,
 		Test:   "TestADuplicateWaitsForTheStandby",
-		Breaks: "a duplicate is acked by what a standby may not have",
+		Breaks: "a duplicate is acked because of a row that a standby may not have",
 		Old:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND current_setting('synchronous_standby_names') = ''",
 		New:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL)",
 	},
@@ -169,7 +169,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I27", File: "middleware/inbox.go", In: "integration_test", Test: "TestInboxContentCheck",
-		Breaks: "a copy with other content is acked in silence",
+		Breaks: "a copy with other content is acked silently",
 		Old:    "if known == nil || bytes.Equal(known, c.hash) {",
 		New:    "if known == nil || bytes.Equal(c.hash, c.hash) {",
 	},
@@ -181,14 +181,14 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I29", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestLettersAndCopiesCommandNoBroker",
-		Breaks: "a letter commands the broker as its message did",
+		Breaks: "a dead letter commands the broker as its message did",
 		Old:    `if core.Mistyped(k) != "" || core.Commands(k) {`,
 		New:    `if core.Mistyped(k) != "" {`,
 	},
 	{
 		Name: "I30", File: "middleware/tx.go", In: "integration_test",
 		Strike: "COMMIT fails by the same deadline; the line names the cause",
-		Breaks: "a handler that exceeded its time is committed",
+		Breaks: "the transaction of a handler that exceeded its timeout is committed",
 		Old: `		if ctx.Err() != nil {
 			return fmt.Errorf("the handler exceeded`,
 		New: `		if false {
@@ -196,7 +196,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I31", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterOfAMessageWithoutUUID",
-		Breaks: "each redelivery of a message without a UUID has a letter of its own",
+		Breaks: "each redelivery of a message without a UUID has its own dead letter",
 		Old:    `id == "" && at.Position != ""`,
 		New:    `id == "" && at.Position == "never"`,
 	},

@@ -4,7 +4,7 @@ package mutants
 var adminMutants = []Mutant{
 	{
 		Name: "A3", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestRedriveIsOneTransaction",
-		Breaks: "a message that is not dead any more is redriven",
+		Breaks: "a message that is no longer dead is redriven",
 		Old:    "AND i.message_id = w.message_id AND ` + InboxState + ` = ANY ($3::text[])",
 		New:    "AND i.message_id = w.message_id AND cardinality($3::text[]) > 0",
 	},
@@ -17,13 +17,13 @@ var adminMutants = []Mutant{
 	},
 	{
 		Name: "A5", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestActsLeaveWhatIsWorkedOn",
-		Breaks: "an act changes a message of the queue that somebody works on",
+		Breaks: "an act changes a message of the queue that is being handled",
 		Old:    `free: " AND q.owner IS NULL AND q.topic <> ''"`,
 		New:    `free: " AND q.topic <> ''"`,
 	},
 	{
 		Name: "A6", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestQueueActs",
-		Breaks: "a requeued message of the queue expires at once",
+		Breaks: "a requeued message of the queue expires immediately",
 		Old:    "done_at = NULL,\n         expires_at = NULL`",
 		New:    "done_at = NULL`",
 	},
@@ -49,13 +49,13 @@ var adminMutants = []Mutant{
 	{
 		Name: "A10", File: "internal/sqltext/admin_outbox.go", In: "integration_test",
 		Test:   "TestWhatComesBackTogetherFallsDueInOrder",
-		Breaks: "messages requeued together leave in another order",
+		Breaks: "messages requeued together are published in another order",
 		Old:    "requeued = `due_at = statement_timestamp(),",
 		New:    "requeued = `due_at = clock_timestamp() - o.id * interval '1 minute',",
 	},
 	{
 		Name: "A11", File: "internal/sqltext/admin_outbox.go", In: "integration_test", Test: "TestActs",
-		Breaks: "JetStream swallows what is sent again",
+		Breaks: "JetStream drops requeued messages as duplicates",
 		Old:    "'0')::bigint + 1)::text)`",
 		New:    "'0')::bigint + 0)::text)`",
 	},
@@ -67,7 +67,7 @@ var adminMutants = []Mutant{
 	},
 	{
 		Name: "A13", File: "admin/act.go", In: "integration_test", Test: "TestActsThatAreRefused",
-		Breaks: "an act without a filter is done to all messages",
+		Breaks: "an act without a filter changes all messages",
 		Old:    "case !bound && !f.All:",
 		New:    "case !bound && !f.All && act.Limit < 0:",
 	},
@@ -91,7 +91,7 @@ var adminMutants = []Mutant{
 	},
 	{
 		Name: "A19", File: "admin/act.go", In: "integration_test", Test: "TestActIsCutOff",
-		Breaks: "an act that was cut off is never noted as ended",
+		Breaks: "an interrupted act is never recorded as ended",
 		Old:    "	_ = a.exec(ctx, sqltext.EndAct, audit, outcome)",
 		New:    "	_ = outcome",
 	},
@@ -109,7 +109,7 @@ var adminMutants = []Mutant{
 	},
 	{
 		Name: "A22", File: "observe/prom/sample.go", In: "integration_test", Test: "TestCollectorOverEachHandle",
-		Breaks: "the metrics count ready messages, or those that fell due, but not both",
+		Breaks: "the metrics count ready messages or due ones, but not both",
 		Old:    "= counted{was.n + c.n, max(was.oldest, c.oldest)}",
 		New:    "= counted{c.n, max(was.oldest, c.oldest)}",
 	},

@@ -10,7 +10,7 @@ var queueMutants = []Mutant{
 	},
 	{
 		Name: "Q2", File: "queue/group_worker.go", In: "queue", Test: "TestBurialsFreeNoSlotOfAGroup",
-		Breaks: "a burial frees a slot that it did not have, and a Group handles more at once than it may",
+		Breaks: "a burial frees a slot that it did not have, so that a Group exceeds its concurrency",
 		Old:    "	if c.expired {\n		return\n	}\n	g.mu.Lock()",
 		New:    "	g.mu.Lock()",
 	},
@@ -35,19 +35,19 @@ var queueMutants = []Mutant{
 	},
 	{
 		Name: "Q6", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestEnqueueWaitsForWhatIsGivenBack",
-		Breaks: "the content of a message is lost that comes while it is given back behind a savepoint",
+		Breaks: "the content of a copy is lost if it arrives while the message is released behind a savepoint",
 		Old:    "RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid",
 		New:    "RETURNING CASE WHEN q.xmin = '0'",
 	},
 	{
 		Name: "Q7", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestEnqueueBesideAChangeOfItsRow",
-		Breaks: "a copy of a message that is done is processed",
+		Breaks: "a copy of a done message is processed",
 		Old:    "state = CASE q.state WHEN 'seen' THEN 'processing' ELSE q.state END,",
 		New:    "state = 'processing',",
 	},
 	{
 		Name: "Q8", File: "internal/sqltext/queue_settle.go", In: "integration_test", Test: "TestFailureIsChargedOnce",
-		Breaks: "a failure whose answer was lost is charged twice",
+		Breaks: "a failure is charged twice if the reply was lost",
 		Old:    " + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)\n",
 		New:    " + ofHeld + ` AND $7::int IS DISTINCT FROM -1\n",
 	},
@@ -60,7 +60,7 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q10", File: "internal/sqltext/queue.go", In: "integration_test", Second: true,
 		Test:   "TestKnownMessagesWaitForTheStandby",
-		Breaks: "a copy is acked by a row that a standby may not have",
+		Breaks: "a copy is acked because of a row that a standby may not have",
 		Old:    "ELSE pg_logical_emit_message(true, 'watermill_outbox', '') IS NOT NULL END)",
 		New:    "ELSE true END)",
 	},
@@ -79,7 +79,7 @@ var queueMutants = []Mutant{
 	},
 	{
 		Name: "Q13", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestMarkedByHand",
-		Breaks: "a message that was dead dies again of its old attempts",
+		Breaks: "a requeued message dies of its old attempts",
 		Old:    "SET state = 'processing', attempts = 0, crashes = 0, owner = NULL, locked_until = NULL, expires_at = NULL,",
 		New:    "SET state = 'processing', owner = NULL, locked_until = NULL, expires_at = NULL,",
 	},
@@ -91,7 +91,7 @@ var queueMutants = []Mutant{
 	},
 	{
 		Name: "Q15", File: "internal/sqltext/queue_settle.go", In: "integration_test", Test: "TestReapLeavesWhatIsHandled",
-		Breaks: "a message is taken from an owner whose lease is not over",
+		Breaks: "a message is taken from an owner whose lease has not expired",
 		Old:    "q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`",
 		New:    "q.owner IS NOT NULL`",
 	},
@@ -103,7 +103,7 @@ var queueMutants = []Mutant{
 	},
 	{
 		Name: "Q17", File: "internal/sqltext/queue_settle.go", In: "integration_test", Test: "TestStaleOwnerChangesNothing",
-		Breaks: "an owner settles a message that another one has by now",
+		Breaks: "an owner settles a message that belongs to another owner by now",
 		Old: "AND q.owner = $1::uuid\n           `\n	// Only a row in processing has an owner.\n" +
 			"	ofHeld = `  FROM held h WHERE q.ctid = h.ctid AND q.owner = $1::uuid`",
 		New: "AND $1::uuid IS NOT NULL\n           `\n	ofHeld = `  FROM held h WHERE q.ctid = h.ctid`",
@@ -111,7 +111,7 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q20", File: "internal/sqltext/queue_claim_topics.go", In: "integration_test",
 		Test:   "TestASuspectOfABusyTopicHoldsUpNoOther",
-		Breaks: "a message that killed a process, of a topic without a free slot, takes the slot that those of other topics wait for",
+		Breaks: "a suspect of a topic without free slots takes the slot that suspects of other topics wait for",
 		Old:    "WHERE l.room <= 0))\n",
 		New:    "WHERE l.room < 0))\n",
 	},
@@ -143,25 +143,25 @@ var queueMutants = []Mutant{
 	{
 		Name: "QG2", File: "internal/scheduler/poll.go", In: "internal/scheduler",
 		Test:   "TestAPollOnRequestFollowsOneInFlight",
-		Breaks: "a poll that began too early answers a call of Drain",
+		Breaks: "a poll that began too early ends a call of Drain",
 		Old:    "	if p.again {",
 		New:    "	if false {",
 	},
 	{
 		Name: "QG3", File: "internal/scheduler/slots.go", In: "internal/scheduler", Test: "TestSlowPolls",
-		Breaks: "slow polls keep their slots from others",
+		Breaks: "slow polls keep their slots",
 		Old:    "		if *s.slow < maxSlow {\n",
 		New:    "		if false {\n",
 	},
 	{
 		Name: "QG4", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestRemovedDatabases",
-		Breaks: "a database is closed that is in use",
+		Breaks: "a database is closed while it is in use",
 		Old:    "		d.work.Wait()\n",
 		New:    "",
 	},
 	{
 		Name: "QG5", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestAPoolThatFails",
-		Breaks: "a database that does not answer is polled whenever one of its outboxes goes to sleep",
+		Breaks: "an unresponsive database is polled whenever one of its outboxes goes to sleep",
 		Old:    "	s.pollIn(d.pool, max(in, time.Until(d.pool.breaker.Until())))\n",
 		New:    "	s.pollIn(d.pool, in)\n",
 	},

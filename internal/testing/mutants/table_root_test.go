@@ -19,7 +19,7 @@ var rootMutants = []Mutant{
 	},
 	{
 		Name: "R3", File: "internal/core/savepoint.go", In: "integration_test", Test: "TestNestedInTxIsASavepoint",
-		Breaks: "a nested InTx that failed is not undone",
+		Breaks: "a failed nested InTx is not undone",
 		Old:    "err = errors.Join(err, s.undo(ctx, name))",
 		New:    "s.tx.innermost = s.parent",
 	},
@@ -56,13 +56,13 @@ var rootMutants = []Mutant{
 	},
 	{
 		Name: "R8", File: "internal/core/tx.go", In: "integration_test", Test: "TestContextYieldsTheNativeTransaction",
-		Breaks: "a transaction that has ended can be used by its context",
+		Breaks: "an ended transaction can be used through its context",
 		Old:    "if around.ended {",
 		New:    "if false {",
 	},
 	{
 		Name: "R9", File: "internal/core/savepoint.go", In: "integration_test", Test: "TestNestedInTxRunOneAtATime",
-		Breaks: "two nested InTx of one transaction overlap",
+		Breaks: "two nested InTx of a transaction overlap",
 		Old:    "if s.tx.innermost != outer {",
 		New:    "if false {",
 	},
@@ -76,37 +76,37 @@ var rootMutants = []Mutant{
 	},
 	{
 		Name: "R11", File: "internal/core/tx.go", In: "integration_test", Test: "TestADuplicateKeepsWhatOthersWrote",
-		Breaks: "the transaction of a duplicate is rolled back with what others wrote in it",
+		Breaks: "the transaction of a duplicate is rolled back although others wrote in it",
 		Old:    "if s.tx.idle && s.tx.uses == 1 {",
 		New:    "if s.tx.idle {",
 	},
 	{
 		Name: "R12", File: "internal/sqltext/write.go", In: "integration_test", Test: "TestEndingTheTransactionIsFound",
-		Breaks: "a message is written though the handler has ended the transaction by SQL",
+		Breaks: "a message is written although the handler ended the transaction by SQL",
 		Old:    "InsertMarked = insertMessages + isUTF8 + ` AND ` + isMarked + allStored",
 		New:    "InsertMarked = InsertMessages",
 	},
 	{
 		Name: "R13", File: "internal/sqltext/write.go", In: "integration_test", Test: "TestDelays",
-		Breaks: "a time that has passed puts a message behind later ones of its key",
+		Breaks: "a past due time puts a message behind later ones of its key",
 		Old:    "CASE WHEN nullif(m.due, '')::timestamptz > clock_timestamp() THEN m.due::timestamptz END",
 		New:    "nullif(m.due, '')::timestamptz",
 	},
 	{
 		Name: "R14", File: "internal/core/write.go", In: "integration_test", Test: "TestWhatIsCapturedIsUndoneWithASavepoint",
-		Breaks: "what is captured later is written before",
+		Breaks: "messages captured later are written first",
 		Old:    "s.waiting = append(s.waiting, w)",
 		New:    "s.waiting = append([]write{w}, s.waiting...)",
 	},
 	{
 		Name: "R15", File: "internal/core/identity.go", In: ".", Test: "ExampleSetKey",
-		Breaks: "half an aggregate has no key and no error",
+		Breaks: "half an aggregate gives neither a key nor an error",
 		Old:    `case kind == "" && id == "":`,
 		New:    `case kind == "" || id == "":`,
 	},
 	{
 		Name: "R16", File: "internal/core/publisher.go", In: "integration_test", Test: "TestPublishRefusesMixedTransactions",
-		Breaks: "messages of two transactions are written in the first",
+		Breaks: "messages of two transactions are written in the first one",
 		Old:    "if !sameTx(scopeFrom(ctx), s) {",
 		New:    "if false {",
 	},
@@ -124,7 +124,7 @@ var rootMutants = []Mutant{
 	},
 	{
 		Name: "R19", File: "run.go", In: ".", Test: "TestRunWaitsForEachBeforeTheNext",
-		Breaks: "runners are ended all at once",
+		Breaks: "all runners are ended concurrently",
 		Old: `	for i, one := range all {
 		one.end()
 `,
@@ -136,13 +136,13 @@ var rootMutants = []Mutant{
 	},
 	{
 		Name: "R20", File: "run.go", In: ".", Test: "TestRunEndsAllWhenOneReturns",
-		Breaks: "Run keeps the error of a runner to itself",
+		Breaks: "Run does not return the error of a runner",
 		Old:    "if !errors.Is(one.err, context.Canceled) {",
 		New:    "if false {",
 	},
 	{
 		Name: "R21", File: "run.go", In: ".", Test: "TestRunEndsAllWhenOneReturns",
-		Breaks: "a runner that returned ends no other",
+		Breaks: "a runner that returns does not end the others",
 		Old:    "		case <-returned:\n",
 		New:    "",
 	},
