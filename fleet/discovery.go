@@ -127,7 +127,7 @@ func (f *Fleet) poll(ctx context.Context) ([]Target, error) {
 		f.polled = nil
 		return slices.Clone(a.targets), a.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("it did not answer in time: %w", ctx.Err())
+		return nil, fmt.Errorf("it did not return in time: %w", ctx.Err())
 	}
 }
 

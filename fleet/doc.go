@@ -21,7 +21,7 @@
 // Targets with one DSN share a pool. All pools together open at most Config.MaxConns connections, none of them in
 // advance; idle connections are closed after half a minute. A caller waits for a free connection at most half of the
 // connect timeout (connect_timeout of the DSN, 10 s by default); the error lists the holders. A transaction opened
-// inside a transaction of another database can run into this limit. Databases that do not answer share an eighth of the
+// inside a transaction of another database can run into this limit. Unresponsive databases share an eighth of the
 // connections.
 //
 // DSNs hold passwords: they never appear in logs or errors.

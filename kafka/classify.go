@@ -90,8 +90,8 @@ func Classify(err error) forwarder.Verdict {
 	return forwarder.Unknown
 }
 
-// isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. The error has no type of its
-// own, and other configuration errors, which fail every message, must not make messages dead.
+// isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. The error does not have its
+// own type, and other configuration errors, which fail every message, must not make messages dead.
 func isClientOversize(err error) bool {
 	var ce sarama.ConfigurationError
 	return errors.As(err, &ce) && strings.Contains(string(ce), "Producer.MaxMessageBytes")

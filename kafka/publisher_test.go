@@ -177,7 +177,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// answers is a publisher that returns these errors one after another.
+// failures is a publisher that returns these errors one after another.
 type failures []error
 
 func (a *failures) Publish(string, ...*message.Message) error {

@@ -62,7 +62,7 @@ func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.deliverer.Close()
 	if !inbound.RunWithGrace(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
-		// Cause: the broker does not answer, or a rebalance.
+		// Cause: the broker does not respond, or a rebalance.
 		// Cure: the inbox skips the duplicates.
 		s.logger.Error("kafka did not respond at the end of the subscription: its partitions are reassigned only "+
 			"after Consumer.Group.Session.Timeout", context.DeadlineExceeded, nil)

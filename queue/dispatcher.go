@@ -56,8 +56,8 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 // Then it claims nothing more, releases messages whose handlers have not begun, without counting an attempt, and waits
 // for handlers. After DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
 //
-// It returns an error before it handles anything if the database does not answer or has no table; outbox.ErrRunning and
-// outbox.ErrClosed. Errors after the start are logged and retried.
+// It returns an error before it handles anything if the database does not respond or has no table; outbox.ErrRunning
+// and outbox.ErrClosed. Errors after the start are logged and retried.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	ctx, end, err := d.life.Begin(ctx)
 	if err != nil {

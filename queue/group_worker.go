@@ -35,7 +35,7 @@ type worker struct {
 // turn describes the next turn of a worker.
 type turn struct {
 	m    *worker
-	n    int  // maximum number of messages to claim; 0 = only check whether the database answers
+	n    int  // maximum number of messages to claim; 0 = only check whether the database responds
 	busy bool // it is having its turn, or uses all slots that it may: choosing it means waiting for it
 }
 

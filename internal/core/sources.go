@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/facts"
 )
 
-// Source is a subscription of a subscriber that reads by key. It has no database of its own.
+// Source is a subscription of a subscriber that reads by key. It does not know the database.
 type Source struct {
 	// Blocked returns the partitions that are paused because a message keeps failing or handlers hang. over means that the
 	// subscription has ended. It must be safe for concurrent use.

@@ -1,7 +1,7 @@
 // Package keyed decides which messages of one source (a Kafka partition, a JetStream consumer) may be handled now:
 // messages of a key one after another, different keys concurrently. A failed message blocks only its key.
 //
-// It knows no clock, broker or message, only positions, keys and sizes. One goroutine owns a Window. It calls Add for
+// It knows only positions, keys and sizes: no clock, broker or message. One goroutine owns a Window. It calls Add for
 // messages read, Start to deliver one, and Done or Hold for its outcome:
 //
 //	Add --> behind others of its key --head of its key--> ready --Start--> running --Done--> the next of its key is ready

@@ -32,8 +32,8 @@ func (w *Window[T]) Undone() int { return w.undone }
 // Bytes returns the size of the unfinished messages.
 func (w *Window[T]) Bytes() int64 { return w.bytes }
 
-// Failing returns the number of unfinished messages that have failed: each of them blocks its key, or has none. since
-// is the time of the earliest first failure.
+// Failing returns the number of unfinished messages that have failed: each blocks its key, if it has one. since is the
+// time of the earliest first failure.
 func (w *Window[T]) Failing() (n int, since time.Time) {
 	for i, it := range w.failing {
 		if i == 0 || it.Since.Before(since) {
