@@ -129,22 +129,32 @@ func TestSchemaAdapterRefuses(t *testing.T) {
 	require.ErrorContains(t, pub.Publish("forwarder_topic", newMessage("x")), "SchemaAdapterConfig.ForwarderTopic")
 	assert.Empty(t, waiting(t, h))
 
-	delayed, err := delay.NewPublisher(pub, delay.PublisherConfig{
-		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
-			return delay.For(time.Hour),
-				nil
-		},
-	})
-	require.NoError(t, err)
-	require.NoError(t, delayed.Publish("orders", newMessage("later")))
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at > now() + interval '50 minutes'"))
-
 	_, err = h.sql.Exec(schema.SelectQuery("orders", "", wsql3.DefaultPostgreSQLOffsetsAdapter{}).Query)
 	require.ErrorContains(t, err, "use forwarder.Subscriber")
 	_, err = schema.UnmarshalMessage(nil)
 	require.ErrorContains(t, err, "use forwarder.Subscriber")
 	_, err = move.NewSchemaAdapter(nil, move.SchemaAdapterConfig{})
 	require.ErrorContains(t, err, "publisher is nil")
+}
+
+// TestSchemaAdapterKeepsDelays: delay.NewPublisher around the publisher of watermill-sql delays messages, also those in
+// envelopes, which do not contain the delay.
+func TestSchemaAdapterKeepsDelays(t *testing.T) {
+	t.Parallel()
+	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
+	schema := newSchemaAdapter(t, h, move.SchemaAdapterConfig{})
+	pub, err := wsql3.NewPublisher(h.sql, wsql3.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, nil)
+	require.NoError(t, err)
+	delayed, err := delay.NewPublisher(pub, delay.PublisherConfig{
+		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
+			return delay.For(time.Hour), nil
+		},
+	})
+	require.NoError(t, err)
+	require.NoError(t, delayed.Publish("orders", newMessage("plain")))
+	require.NoError(t, inEnvelopes(delayed, "", nil).Publish("orders", newMessage("in an envelope")))
+	assert.Equal(t, []string{"plain", "in an envelope"}, column[string](t, h, "select convert_from(payload, 'UTF8') from outbox "+
+		"where due_at > now() + interval '50 minutes' order by id"))
 }
 
 // TestMoveUnderTraffic: writers switch to the SchemaAdapter one after another while they write and Watermill's

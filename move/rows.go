@@ -59,13 +59,13 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 	return items, err
 }
 
-// keepDelay gives a message the delay of its row, unless it has its own.
-func keepDelay(msg *message.Message, row message.Metadata) {
+// keepDelay gives a message the delay of its envelope or row, unless it has its own.
+func keepDelay(msg *message.Message, outer message.Metadata) {
 	if msg.Metadata[delay.DelayedUntilKey] != "" || msg.Metadata[delay.DelayedForKey] != "" {
 		return
 	}
 	for _, k := range []string{delay.DelayedUntilKey, delay.DelayedForKey} {
-		if v := row[k]; v != "" && v != atOnce {
+		if v := outer[k]; v != "" && v != atOnce {
 			msg.Metadata[k] = v
 		}
 	}

@@ -85,6 +85,7 @@ func (s *schemaAdapter) open(envelopes message.Messages) (topics []string, msgs 
 				"publish it to another topic, or set SchemaAdapterConfig.ForwarderTopic: %w", outbox.ErrInvalidMessage,
 				envelope.UUID, s.forwarderTopic, err)
 		}
+		keepDelay(msg, envelope.Metadata)
 		msg.SetContext(envelope.Context()) // for PublisherConfig.Key
 		topics, msgs = append(topics, topic), append(msgs, msg)
 	}
