@@ -200,7 +200,9 @@ func TestStoresKeepPlans(t *testing.T) {
 	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-	enqueued(t, store, numberedItems("kept", 4)...)
+	for _, it := range numberedItems("kept", 4) {
+		enqueued(t, store, it)
+	}
 	msgs := claimed(t, store, owner, 4)
 	require.Len(t, msgs, 4)
 	settles(t, 1)(store.Ack(ctx, owner, msgs[0].ID))
@@ -282,7 +284,9 @@ func TestKeptPlansOfManySchemas(t *testing.T) {
 		round := func() {
 			for i, s := range stores {
 				owner := queue.NewOwner()
-				enqueued(t, s, numberedItems(fmt.Sprint(capacity, "-", time.Now().UnixNano(), "-", i), 4)...)
+				for _, it := range numberedItems(fmt.Sprint(capacity, "-", time.Now().UnixNano(), "-", i), 4) {
+					enqueued(t, s, it)
+				}
 				for _, settle := range []func(id queue.ID) (int, error){
 					func(id queue.ID) (int, error) { return s.Ack(t.Context(), owner, id) },
 					func(id queue.ID) (int, error) {

@@ -128,6 +128,26 @@ func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 	})
 }
 
+// TestEnqueueStoresAllOrNone: without a transaction, a call that fails after some messages were written stores none of
+// them. A trigger keeps one from being stored, which a second statement finds out.
+func TestEnqueueStoresAllOrNone(t *testing.T) {
+	h := onPgx(t)
+	s := newStore(t, h, queue.StoreConfig{HashContent: true})
+	h.exec(t, `create function swallow() returns trigger language plpgsql as $$ begin return null; end $$;
+		create trigger swallow before insert on inbox_queue for each row when (new.message_id = 'b')
+		execute function swallow()`)
+	_, err := s.Enqueue(t.Context(), item("shop", "a"), item("shop", "b"), item("shop", "c"))
+	require.ErrorIs(t, err, outbox.ErrNotStored)
+	assert.Zero(t, h.count(t, "select count(*) from inbox_queue"))
+
+	enqueued(t, s, queue.Item{ID: queue.ID{Source: "orders", MessageID: "busy"}, Topic: "orders", Payload: []byte("1")})
+	require.Len(t, claimed(t, s, queue.NewOwner(), 10), 1)
+	err = newQueuePublisher(t, s, outbox.OwnTx).Publish("orders", message.NewMessage("one", nil),
+		message.NewMessage("busy", []byte("2")))
+	require.ErrorContains(t, err, "send it again")
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"), "the other message of the call is not stored")
+}
+
 func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *queue.Publisher {
 	t.Helper()
 	pub, err := queue.NewPublisher(s, queue.PublisherConfig{WithoutTx: without})

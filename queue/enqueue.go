@@ -39,9 +39,15 @@ const (
 // (40P01) with another such transaction; outside a transaction Enqueue retries.
 //
 // It returns ErrInvalid, which names the item and the fault, and outbox.ErrNotStored if a trigger or a rule swallows
-// rows; then, outside a transaction, the other messages may be stored. If default_transaction_isolation is stricter
-// than READ COMMITTED, it may return a serialization failure (40001): call it again.
+// rows. If default_transaction_isolation is stricter than READ COMMITTED, it may return a serialization failure
+// (40001): call it again.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
+	return s.enqueueItems(ctx, items, len(items) > 1)
+}
+
+// enqueueItems is Enqueue. Without a transaction in ctx, and without inTx, each statement is committed on its own, which
+// saves round trips.
+func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]EnqueueResult, error) {
 	records, err := s.records(items)
 	if err != nil || len(items) == 0 {
 		return nil, err
@@ -61,7 +67,7 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 		return nil
 	}
 	for range enqueueTries {
-		if joined || len(list) == 1 {
+		if joined || !inTx {
 			err = write(ctx)
 		} else {
 			err = core.InTx(ctx, s.db, core.TxOptions{}, write)

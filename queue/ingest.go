@@ -160,7 +160,7 @@ func (b *ingester) enqueue(batch []*waitingItem) (stored []EnqueueResult, err er
 		items[i] = w.item
 	}
 	err = guarded(func() (err error) {
-		stored, err = b.store.Enqueue(ctx, items...)
+		stored, err = b.store.enqueueItems(ctx, items, false)
 		return err
 	})
 	return stored, err

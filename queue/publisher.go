@@ -82,11 +82,18 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	case !joined && len(items) == 1:
 		return p.ingester.put(ctx, items[0])
 	}
-	stored, err := p.ingester.store.Enqueue(ctx, items...)
-	for _, s := range stored {
-		err = errors.Join(err, s.notStored())
+	store := p.ingester.store
+	enqueue := func(ctx context.Context) error {
+		stored, err := store.Enqueue(ctx, items...)
+		for _, s := range stored {
+			err = errors.Join(err, s.notStored())
+		}
+		return err
 	}
-	return poisoned(err)
+	if joined {
+		return poisoned(enqueue(ctx))
+	}
+	return poisoned(core.InTx(ctx, store.db, core.TxOptions{}, enqueue))
 }
 
 func (p *Publisher) item(topic string, msg *message.Message) (item Item, err error) {
