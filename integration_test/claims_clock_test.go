@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -172,6 +173,13 @@ func clockOfItems(t *testing.T, h handle) {
 	later.DueAt = time.Time{}
 	enqueued(t, store, later) // now it is due
 	require.Equal(t, []string{"later"}, ids(claimed(t, store, owner, 10)))
+
+	delayed := message.NewMessage("delayed", nil)
+	outbox.SetDelay(delayed, some)
+	require.NoError(t, newQueuePublisher(t, store, outbox.OwnTx).Publish("clock", delayed))
+	require.Empty(t, claimed(t, store, owner, 10))
+	h.passes(t, some)
+	require.Equal(t, []string{"delayed"}, ids(claimed(t, store, owner, 10)))
 }
 
 // clockOfDispatcher renews a lease while its handler runs: the process uses its own clock to measure how long the lease

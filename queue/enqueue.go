@@ -258,14 +258,14 @@ func (s *Store) enqueueOnce(
 	sources, ids, topics, keys := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	payloads, hashes := make([][]byte, n), make([][]byte, n)
 	metadata, dues, expires := make([]string, n), make([]string, n), make([]string, n)
-	positions := make([]int64, n)
+	positions, delays := make([]int64, n), make([]float64, n)
 	of := make(map[ID]record, n)
 	for i, r := range records {
 		item := items[r.at[len(r.at)-1]]
 		sources[i], ids[i], topics[i], keys[i] = item.Source, item.MessageID, item.Topic, item.Key
 		payloads[i], hashes[i] = item.Payload, orEmpty(r.hash)
 		metadata[i], dues[i], expires[i] = r.metadata, r.dueAt, r.expires
-		positions[i] = int64(r.at[0])
+		positions[i], delays[i] = int64(r.at[0]), item.delay.Seconds()
 		of[item.ID] = r
 	}
 	err = s.collectOn(ctx, s.onKept, "store messages", func(rows drive.Rows) error {
@@ -286,7 +286,8 @@ func (s *Store) enqueueOnce(
 			}
 		}
 		return nil
-	}, sqltext.EnqueueMessages, sources, ids, topics, keys, payloads, metadata, hashes, dues, expires, positions)
+	}, sqltext.EnqueueMessages, sources, ids, topics, keys, payloads, metadata, hashes, dues, expires, positions,
+		delays)
 	if err != nil || len(of) == 0 {
 		return nil, err
 	}

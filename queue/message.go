@@ -46,6 +46,8 @@ type Item struct {
 	// ExpiresAt is when a message that was not handled expires; zero: never. An expired message is not handled: a process
 	// that handles its topic, or Store.ReapExpired, marks it dead.
 	ExpiresAt time.Time
+
+	delay time.Duration // replaces DueAt, and counts on the database's clock
 }
 
 // State is the state of a message.

@@ -33,8 +33,8 @@ var _ message.Publisher = (*Publisher)(nil)
 // of a forwarder for an outbox in another database.
 //
 // The ID of a message is its topic (ID.Source) and its UUID (ID.MessageID): a copy is not stored again.
-// outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt) its Item.DueAt; payload and metadata
-// are stored as they are.
+// outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt), on the database's clock, its
+// Item.DueAt; payload and metadata are stored as they are.
 //
 // NewPublisher returns outbox.ErrNoDB for a nil store, or an error that names the invalid field.
 func NewPublisher(store *Store, cfg PublisherConfig) (*Publisher, error) {
@@ -111,9 +111,7 @@ func (p *Publisher) item(topic string, msg *message.Message) (item Item, err err
 	if until := msg.Metadata.Get(delay.DelayedUntilKey); until != "" {
 		item.DueAt, err = time.Parse(time.RFC3339, until)
 	} else if wait := msg.Metadata.Get(delay.DelayedForKey); wait != "" {
-		var d time.Duration
-		d, err = time.ParseDuration(wait)
-		item.DueAt = time.Now().Add(d)
+		item.delay, err = time.ParseDuration(wait)
 	}
 	return item, err
 }

@@ -33,15 +33,16 @@ const (
 	// transaction's own.
 	//
 	// Arguments: sources, message ids, topics, keys, payloads, metadata (JSON text), hashes (empty = none), due times and
-	// times of expiry (RFC 3339, empty = none), positions in the call.
+	// times of expiry (RFC 3339, empty = none), positions in the call, delays in seconds in place of due times (0 = none).
 	EnqueueMessages = `WITH item AS MATERIALIZED (
     SELECT i.n, i.source, i.message_id, i.topic, i.key, i.payload, i.metadata::jsonb AS metadata,
       nullif(i.hash, '') AS hash,
-           CASE WHEN i.due <> '' AND i.due::timestamptz > clock_timestamp() THEN i.due::timestamptz END AS due_at,
+           CASE WHEN i.delay > 0 THEN clock_timestamp() + i.delay * interval '1 second'
+                WHEN i.due <> '' AND i.due::timestamptz > clock_timestamp() THEN i.due::timestamptz END AS due_at,
            nullif(i.expires, '')::timestamptz AS expires_at, i.pos
       FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::bytea[], $8::text[],
-        $9::text[], $10::bigint[])
-           WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, n)
+        $9::text[], $10::bigint[], $11::float8[])
+           WITH ORDINALITY AS i(source, message_id, topic, key, payload, metadata, hash, due, expires, pos, delay, n)
      WHERE ` + isUTF8 + `
      LIMIT cardinality($1::text[])
 ), known AS MATERIALIZED (
