@@ -364,6 +364,37 @@ func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
 	assert.Less(t, took, lease*9/10, "without that renewal it would end with the lease")
 }
 
+// TestLockOfAnotherTransactionEndsNoLease: a renewal skips a row that another transaction has locked. The message keeps
+// its lease, and the next renewal renews it.
+func TestLockOfAnotherTransactionEndsNoLease(t *testing.T) {
+	parallel(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 2)...)
+	g := newBarrier(t)
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Detached: true, Timeout: -1, Handle: g.handle}})
+	cfg.LeaseTTL = 9 * time.Second
+	dispatching(t, s, cfg)
+	for range 2 {
+		g.await(t)
+	}
+	h.exec(t, "create table leases as select message_id, locked_until from inbox_queue")
+	renewed := "select count(*) from inbox_queue q join leases l using (message_id) where q.locked_until > l.locked_until"
+	unlock := openTx(t, h, func(ctx context.Context) error {
+		return h.execTx(ctx, "select from inbox_queue where message_id = $1 for key share", itemID("orders", 0).MessageID)
+	})
+	h.reaches(t, 1, "the other lease is renewed", renewed)
+	unlock(true)
+	h.reaches(t, 2, "both are renewed", renewed)
+	g.open()
+	for i := range 2 {
+		untilState(t, s, itemID("orders", i), queue.Done)
+		_, attempts := stateOf(t, s, itemID("orders", i))
+		assert.Zero(t, attempts, "attempts of message %d", i)
+	}
+	assert.Empty(t, g.came, "messages that were handled again")
+}
+
 // TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no cursor, because the commit is uncertain.
 func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 	h := onPgx(t)

@@ -7,9 +7,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// renew renews the leases of messages that are being handled, until ctx ends. Rows acked in a handler's transaction are
-// locked, so the statement skips them, but they are still requested: if the transaction is rolled back, the handler may
-// be repeated after a wait.
+// renew renews the leases of messages that are being handled, until ctx ends. The statement skips locked rows, such as
+// those acked in a handler's transaction, but they are still requested: if the transaction is rolled back, the handler
+// may be repeated after a wait.
 func (l *loop) renew(ctx context.Context) {
 	// Cause: the database.
 	// Cure: messages whose leases expire are delivered to others.
@@ -60,17 +60,24 @@ func (l *loop) renewOnce(ctx context.Context) error {
 		return err
 	}
 	for _, c := range held {
-		l.lost(c)
+		if err := l.notRenewed(ctx, c); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked by a
-// transaction.
-func (l *loop) lost(c *claimed) {
+// notRenewed ends the context of a message that has no longer our owner. Otherwise it was settled meanwhile, or another
+// transaction has locked its row, and a later renewal may succeed.
+func (l *loop) notRenewed(ctx context.Context, c *claimed) error {
 	acking := false
 	l.step(func() { acking = c.acking })
-	if !acking {
+	if acking || c.locked.Load() {
+		return nil
+	}
+	held, err := l.store.anyHeld(ctx, "renew leases", l.owner, []string{c.Source}, []string{c.MessageID}, nil)
+	if err == nil && !held {
 		c.expire()
 	}
+	return err
 }

@@ -106,13 +106,20 @@ func (s *Store) settle(
 func (s *Store) ifHeld(
 	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
 ) error {
-	held := false
-	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&held) }, sqltext.StillHeld, owner.String(),
-		sources, messageIDs, attempts)
+	held, err := s.anyHeld(ctx, what, owner, sources, messageIDs, attempts)
 	if err == nil && held {
 		err = s.failed(what, errUnchanged)
 	}
 	return err
+}
+
+// anyHeld reports whether an owner still has any of some messages.
+func (s *Store) anyHeld(
+	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
+) (held bool, err error) {
+	err = s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&held) }, sqltext.StillHeld, owner.String(),
+		sources, messageIDs, attempts)
+	return held, err
 }
 
 // orAgain runs a statement that settles messages, and repeats it once if it changed too few of them: a row whose lease

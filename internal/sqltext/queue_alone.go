@@ -110,8 +110,8 @@ SELECT 0, '', '', '', '', 'unchanged', ` + noContent + ` FROM locked WHERE NOT E
   AND NOT t.tgisinternal
   AND t.tgenabled <> 'D' AND t.tgtype::int & 19 = 19)`
 
-	// StillHeld reports whether an owner still has any of its messages after a statement that settled fewer than
-	// requested.
+	// StillHeld reports whether an owner still has any of its messages after a statement that settled or renewed fewer
+	// than requested.
 	//
 	// Arguments: owner, sources, message ids, attempts so far (NULL = any number).
 	StillHeld = `SELECT count(*) > 0

@@ -110,8 +110,8 @@ UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NU
 	unknown = `(q.source, q.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) ` +
 		`AS k(source, message_id))`
 
-	// RenewLeases extends the owner's leases and returns the messages that it still has. It skips locked rows: a handler's
-	// transaction keeps others from them anyway.
+	// RenewLeases extends the owner's leases and returns their messages. It skips locked rows: the transaction that locked
+	// a row keeps others from it.
 	//
 	// Each row shows whether it was renewed: a trigger may have kept it from changing.
 	//
