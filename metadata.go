@@ -18,8 +18,8 @@ const (
 	// MetadataKey is the ordering key. The forwarder sets it on published messages, so that a broker's publisher can
 	// use it as partition key.
 	MetadataKey = core.MetadataKey // "outbox_key"
-	// MetadataGeneration counts requeues and replays, or is the UUID of the redriven dead letter; absent the first
-	// time. It lets JetStream's deduplication distinguish a replay from a retry.
+	// MetadataGeneration counts requeues and replays, after a redrive behind the UUID of the dead letter and a dot; absent
+	// the first time. It lets JetStream's deduplication distinguish a replay from a retry.
 	MetadataGeneration = core.MetadataGeneration // "outbox_generation"
 	// MetadataRedriven counts how often the message was redriven from its dead letter; absent the first time.
 	MetadataRedriven = core.MetadataRedriven // "outbox_redriven"

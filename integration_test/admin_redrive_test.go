@@ -90,7 +90,7 @@ func TestRedriveOfKeptLetters(t *testing.T) {
 	letter := value[string](t, h, "SELECT uuid FROM outbox WHERE metadata->>'uuid_poisoned' = $1", first.UUID)
 	assert.Equal(t, message.Metadata{
 		"trace": "abc", outbox.MetadataAggregateType: "order", outbox.MetadataAggregateID: "7",
-		outbox.MetadataGeneration: letter, outbox.MetadataRedriven: "1",
+		outbox.MetadataGeneration: letter + ".0", outbox.MetadataRedriven: "1",
 	}, again[0].Metadata)
 	assert.Equal(t, "order/7",
 		value[string](t, h, "SELECT key FROM outbox WHERE topic = 'orders' AND uuid = $1", first.UUID))
@@ -132,6 +132,24 @@ func TestRedriveOfWhatDiesAgain(t *testing.T) {
 	assert.Equal(t, 4, h.count(t, "SELECT count(DISTINCT uuid) FROM outbox WHERE topic = 'dead_letters'"))
 	assert.Equal(t, 3,
 		h.count(t, "SELECT count(DISTINCT metadata->>'outbox_generation') FROM outbox WHERE topic = 'orders'"))
+}
+
+// TestGenerationsOfARedrivenMessage: requeues of a redriven message start generations that its earlier requeues did not
+// have, because JetStream would take the message for a duplicate.
+func TestGenerationsOfARedrivenMessage(t *testing.T) {
+	h := onPgx(t)
+	var mended atomic.Bool
+	deadInARouter(t, h, &mended, newMessage("one"))
+	a := newAdmin(t, h)
+	_, err := a.Redrive(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}})
+	require.NoError(t, err)
+	letter := value[string](t, h, "SELECT uuid FROM outbox WHERE topic = 'dead_letters'")
+	for n := range 3 {
+		assert.Equal(t, fmt.Sprint(letter, ".", n), sentAgain(t, h)[0].Metadata.Get(outbox.MetadataGeneration))
+		h.exec(t, "UPDATE outbox SET dead_at = now() WHERE topic = 'orders'")
+		_, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Outbox, Topic: "orders", All: true}})
+		require.NoError(t, err)
+	}
 }
 
 // TestRedriveIsOneTransaction: a redrive that is killed, or two concurrent ones, send and revive a message together or

@@ -25,8 +25,8 @@ const (
 	requeued = `due_at = statement_timestamp(), attempts = 1, last_error = NULL, dead_at = NULL, published_at = NULL, ` +
 		`metadata = ` +
 		`o.metadata || jsonb_build_object(` +
-		`'outbox_generation', (coalesce(substring(o.metadata->>'outbox_generation' FROM '^[0-9]{1,9}$'), ` +
-		`'0')::bigint + 1)::text)`
+		`'outbox_generation', coalesce(substring(o.metadata->>'outbox_generation' FROM '^.*[.]'), '') || ` +
+		`(coalesce(substring(o.metadata->>'outbox_generation' FROM '[0-9]{1,9}$'), '0')::bigint + 1))`
 	discarded = `published_at = clock_timestamp(), dead_at = coalesce(o.dead_at, clock_timestamp())`
 )
 

@@ -41,11 +41,12 @@ const (
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]',
         NULL::bigint FROM changed`
 
-	// redriven is the original metadata of a message. Its generation is the dead letter: to JetStream it is a different
-	// message from the dead one, but the same message as another redrive of that dead letter.
+	// redriven is the original metadata of a message. Its generation begins with the dead letter, and requeues count the
+	// number behind the dot: to JetStream it is a different message from the dead one, however often that was requeued,
+	// but the same message as another redrive of that dead letter.
 	redriven = `m.metadata - ARRAY['reason_poisoned', 'topic_poisoned', 'handler_poisoned', 'subscriber_poisoned',
            'service_poisoned', 'uuid_poisoned', 'consumer_poisoned', 'inbox_key_poisoned'] ||
-           jsonb_build_object('outbox_generation', m.letter, 'outbox_redriven', (` + redrives + ` + 1)::text)`
+           jsonb_build_object('outbox_generation', m.letter || '.0', 'outbox_redriven', (` + redrives + ` + 1)::text)`
 	redrives     = `coalesce(substring(m.metadata->>'outbox_redriven' FROM '^[0-9]{1,6}$'), '0')::int`
 	redrivenUUID = `coalesce(nullif(m.metadata->>'uuid_poisoned', ''), m.letter)`
 
