@@ -56,8 +56,8 @@ var adminMutants = []Mutant{
 	{
 		Name: "A11", File: "internal/sqltext/admin_outbox.go", In: "integration_test", Test: "TestActs",
 		Breaks: "JetStream drops requeued messages as duplicates",
-		Old:    "'0')::bigint + 1)::text)`",
-		New:    "'0')::bigint + 0)::text)`",
+		Old:    "'0')::bigint + 1))`",
+		New:    "'0')::bigint + 0))`",
 	},
 	{
 		Name: "A12", File: "admin/preview.go", In: "integration_test", Test: "TestActsDoWhatWasConfirmed",
@@ -119,5 +119,18 @@ var adminMutants = []Mutant{
 		Breaks: "a large requeued message counts as requeued again while it is in flight",
 		Old:    "jsonb_build_object('outbox_generation', r.metadata->'outbox_generation')",
 		New:    "NULL",
+	},
+	{
+		Name: "A24", File: "internal/sqltext/admin_redrive.go", In: "integration_test",
+		Test:   "TestGenerationsOfARedrivenMessage",
+		Breaks: "JetStream drops a requeued redriven message as a duplicate of its earlier requeue",
+		Old:    "m.letter || '.0'",
+		New:    "m.letter",
+	},
+	{
+		Name: "A25", File: "move/schema_adapter.go", In: "integration_test", Test: "TestSchemaAdapterKeepsDelays",
+		Breaks: "a delayed message in an envelope is published immediately",
+		Old:    "		keepDelay(msg, envelope.Metadata)\n",
+		New:    "",
 	},
 }

@@ -135,6 +135,24 @@ var queueMutants = []Mutant{
 		New:    "if false {",
 	},
 	{
+		Name: "Q22", File: "queue/enqueue.go", In: "integration_test", Test: "TestEnqueueStoresAllOrNone",
+		Breaks: "a call that fails has stored some of its messages",
+		Old:    "items, len(items) > 1)",
+		New:    "items, false)",
+	},
+	{
+		Name: "Q23", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestClientClockOff",
+		Breaks: "a message that a Publisher delays is handled immediately",
+		Old:    "CASE WHEN i.delay > 0 THEN",
+		New:    "CASE WHEN i.delay < 0 THEN",
+	},
+	{
+		Name: "Q24", File: "queue/renew.go", In: "integration_test", Test: "TestLockOfAnotherTransactionEndsNoLease",
+		Breaks: "a lease is lost while another transaction locks its row",
+		Old:    "	if err == nil && !held {",
+		New:    "	if err == nil {",
+	},
+	{
 		Name: "QG1", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestWakes",
 		Breaks: "a database of a Group is woken although it is skipped",
 		Old:    "d.asleep && !now.Before(d.SkipUntil) &&",
