@@ -27,7 +27,7 @@ type pull struct {
 	keep bool      // requests no message, only shows that the owner is alive
 }
 
-// lateReply is how long after its expiry a pull without a reply is abandoned.
+// lateReply is how long after its expiry, and after its last message, a pull without a reply is abandoned.
 const lateReply = time.Second
 
 // pullMessages sends the messages of one pull to the reader, and then the pull itself.
@@ -39,22 +39,22 @@ func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
 // fetch replaces the Fetch of nats.go, which trusts headers that a producer can set too: it would mistake a message for
 // a status of the server, or another process for the owner.
 func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error {
-	ctx, cancel := context.WithTimeout(r.life, wait+lateReply)
-	defer cancel()
 	inbox := r.conn.NewInbox()
 	sub, err := r.conn.SubscribeSync(inbox)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
+	defer context.AfterFunc(r.life, func() { _ = sub.Unsubscribe() })()
 	if err := sub.SetPendingLimits(-1, -1); err != nil { // the batch is the limit
 		return err
 	}
 	if err := r.conn.PublishRequest(r.from.next, inbox, request(batch, 0, wait, pin)); err != nil {
 		return err
 	}
+	end := time.Now().Add(wait + lateReply)
 	for got := 0; got < batch; {
-		msg, err := sub.NextMsgWithContext(ctx)
+		msg, err := sub.NextMsg(time.Until(end))
 		if err != nil {
 			return err
 		}
@@ -69,6 +69,9 @@ func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error 
 		case r.in <- arrival{msg, p.sent}:
 		case <-r.life.Done():
 			return nil
+		}
+		if more := time.Now().Add(lateReply); more.After(end) { // JetStream redelivers a dropped message only after AckWait
+			end = more
 		}
 	}
 	return nil

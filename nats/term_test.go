@@ -3,7 +3,9 @@ package nats
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +85,57 @@ func TestAGapIsWaitedFor(t *testing.T) {
 	}
 	if next(8, 4); term.whole {
 		t.Error("a gap is not noticed: the key's next message is handled before the lost one")
+	}
+}
+
+// TestASlowReaderDropsNoMessage: the deadline of a pull is for its reply, not for a reader that takes messages late.
+// JetStream delivers messages that are dropped only after AckWait.
+func TestASlowReaderDropsNoMessage(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const batch = 3
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte("INFO {\"max_payload\":1048576}\r\n"))
+		var inbox, sid string
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			switch words := strings.Fields(lines.Text()); {
+			case len(words) == 0:
+			case words[0] == "PING":
+				_, _ = conn.Write([]byte("PONG\r\n"))
+			case words[0] == "SUB":
+				inbox, sid = words[1], words[2]
+			case words[0] == "PUB":
+				one := fmt.Sprintf("MSG %s %s $JS.ACK.one 2\r\nhi\r\n", inbox, sid)
+				_, _ = conn.Write([]byte(strings.Repeat(one, batch)))
+			}
+		}
+	}()
+	r := newTestTerm(t).reader
+	if r.conn, err = natsgo.Connect(l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	defer r.conn.Close()
+	r.from = &source{next: "next"}
+	fetched := make(chan error, 1)
+	go func() { fetched <- r.fetch(pull{sent: time.Now()}, batch, 0, "") }()
+	<-r.in
+	<-time.After(lateReply * 5 / 4) // the deadline is over
+	for range batch - 1 {
+		select {
+		case <-r.in:
+		case err := <-fetched:
+			t.Fatal("messages were dropped:", err)
+		}
+	}
+	if err := <-fetched; err != nil {
+		t.Error(err)
 	}
 }
 
