@@ -412,18 +412,24 @@ func TestRetryWithoutAKeyIsNotAnOrphan(t *testing.T) {
 	d.told(dispatch.RowRejected)
 }
 
-// TestDeadRetryWithoutAKeyIsForgotten: it blocks nothing.
+// TestDeadRetryWithoutAKeyIsForgotten: it blocks nothing, whether an operator gave it up or its last attempt failed.
 func TestDeadRetryWithoutAKeyIsForgotten(t *testing.T) {
-	d := newDesk(t, dispatch.Config{BlockKeyOnDead: true})
-	d.put(0, "", "a", 1)
-	d.read()
-	d.returned(d.next(1), dispatch.Retry)
-	d.settle()
-	d.table[1].dead = true
-	d.tick(time.Second)
-	d.read()
-	if s := d.b.Sizes(); s.Blocked != 0 {
-		t.Fatalf("%+v is left", s)
+	for _, byOperator := range []bool{true, false} {
+		d := newDesk(t, dispatch.Config{BlockKeyOnDead: true})
+		d.put(0, "", "a", 1)
+		d.read()
+		d.returned(d.next(1), dispatch.Retry)
+		d.settle()
+		d.table[1].dead = byOperator
+		d.tick(time.Second)
+		d.read()
+		if !byOperator {
+			d.returned(d.next(1), dispatch.Permanent)
+			d.settle()
+		}
+		if s := d.b.Sizes(); s.Blocked != 0 {
+			t.Fatalf("dead by an operator: %v: %+v is left", byOperator, s)
+		}
 	}
 }
 

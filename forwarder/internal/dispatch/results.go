@@ -257,7 +257,7 @@ func (d *Dispatcher) applyOutcome(o Outcome) {
 	case b == nil || b.index >= 0: // it was published after all
 	case o.Kind == Waiting:
 		d.schedule(l, b, d.now.Add(o.Delay))
-	case o.Kind == Dead && d.cfg.BlockKeyOnDead:
+	case o.Kind == Dead && d.cfg.BlockKeyOnDead && b.key != nil:
 		d.schedule(l, b, d.now.Add(never))
 	default:
 		d.removeBlocked(l, b)

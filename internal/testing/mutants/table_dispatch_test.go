@@ -315,7 +315,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B23", File: "dispatch/results.go", Trouble: "whatever", First: 46,
 		Breaks: "a dead message does not block its key though the dead are to",
-		Old:    "case o.Kind == Dead && d.cfg.BlockKeyOnDead:",
+		Old:    "case o.Kind == Dead && d.cfg.BlockKeyOnDead && b.key != nil:",
 		New:    "case false:",
 	},
 	{
