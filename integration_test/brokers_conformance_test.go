@@ -128,7 +128,13 @@ func TestKafkaUnderKills(t *testing.T) {
 	t.Parallel()
 	conformants[0].test(t, rounds(3, 10))
 }
-func TestNATSUnderKills(t *testing.T) { extended(t); t.Parallel(); conformants[1].test(t, 10) }
+
+func TestNATSUnderKills(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	conformants[1].test(t, 10)
+}
+
 func TestRabbitMQUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()
