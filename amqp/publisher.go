@@ -83,11 +83,9 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 		}
 		return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
 	}
-	if err = send(false); errors.Is(err, amqp091.ErrClosed) { // closed before the message was sent
-		err = send(false)
-	}
-	// RabbitMQ closes the channel when it refuses a message, and all messages in flight on it get the same error.
-	if errors.Is(err, errRefused) {
+	// RabbitMQ closes the channel when it refuses a message. All messages in flight on it get the same error, and ErrClosed
+	// is for messages that were not sent.
+	if err = send(false); errors.Is(err, errRefused) || errors.Is(err, amqp091.ErrClosed) {
 		err = send(true)
 	}
 	return err
