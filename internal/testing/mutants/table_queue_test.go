@@ -150,7 +150,7 @@ var queueMutants = []Mutant{
 		Name: "Q24", File: "queue/renew.go", In: "integration_test", Test: "TestLockOfAnotherTransactionEndsNoLease",
 		Breaks: "a lease is lost while another transaction locks its row",
 		Old:    "	if err == nil && !held {",
-		New:    "	if err == nil {",
+		New:    "	if err == nil || held {",
 	},
 	{
 		Name: "QG1", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestWakes",
