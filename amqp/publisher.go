@@ -83,8 +83,8 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 		}
 		return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
 	}
-	// RabbitMQ closes the channel when it refuses a message. All messages in flight on it get the same error, and ErrClosed
-	// is for messages that were not sent.
+	// RabbitMQ closes the channel when it refuses a message. All messages in flight on it get the same error; messages
+	// that were not sent get ErrClosed.
 	if err = send(false); errors.Is(err, errRefused) || errors.Is(err, amqp091.ErrClosed) {
 		err = send(true)
 	}
