@@ -41,7 +41,8 @@ func (d *Dispatcher) probeIsDue(t *topic) bool {
 // isWaitedFor reports whether keys or overdue blocked rows wait for a topic.
 func (d *Dispatcher) isWaitedFor(t *topic) bool { return t.lanes != 0 || d.isOverdue(t) }
 
-func (d *Dispatcher) requestProbes(a *Request) {
+// requestProbes requests the probes that are due. retries means that a blocked row may be one.
+func (d *Dispatcher) requestProbes(a *Request, retries bool) {
 	for _, t := range d.degraded {
 		if !d.probeIsDue(t) {
 			continue
@@ -49,7 +50,7 @@ func (d *Dispatcher) requestProbes(a *Request) {
 		if p, ok := d.nextProbe(t); ok && d.hasSlot(t) {
 			t.probeInRead = true
 			a.add(fetch{candidate: p, reason: forProbe, topic: t})
-		} else {
+		} else if !retries || !d.requestRetryAsProbe(a, t) {
 			d.reopen(t)
 		}
 	}

@@ -345,6 +345,49 @@ func TestRetryWithoutAKeyProbesItsTopic(t *testing.T) {
 	}
 }
 
+// TestRetryProbesItsTopicBehindOtherRetries: earlier retries of another topic are all that a read requests. The topic is
+// not opened between two probes, and the pause grows.
+func TestRetryProbesItsTopicBehindOtherRetries(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		t.Run("key "+key, func(t *testing.T) {
+			d := newDesk(t, dispatch.Config{Concurrency: 20, Rows: 4}) // a read requests 2 retries
+			d.put(0, key, "down", 1)
+			d.read()
+			d.returned(d.next(1), dispatch.Retry)
+			d.settle()
+			d.put(0, "", "refuses", ids(2, 5)...)
+			d.read()
+			for c := d.next(); c != nil; c = d.next() {
+				d.returned(c, dispatch.Retry)
+			}
+			d.settle()
+			d.tick(time.Second)
+			d.read()
+			c := d.next()
+			for ; c.Row.ID != 1; c = d.next() {
+				d.returned(c, dispatch.Retry)
+			}
+			d.reports = nil
+			d.returned(c, dispatch.Unavailable)
+			d.told(dispatch.TopicPaused)
+			for pause := range 3 {
+				d.tick(time.Duration(pause+1) * time.Second)
+				d.read()
+				for c = d.next(); c != nil && c.Row.ID != 1; c = d.next() {
+					d.answered(c, dispatch.Result{Verdict: dispatch.Retry, Err: errBroker, Wait: time.Millisecond})
+				}
+				if c == nil || !c.Probe {
+					t.Fatalf("no probe is sent after %d failures: %+v", pause+1, d.reports)
+				}
+				d.settle()
+				d.reports = nil
+				d.returned(c, dispatch.Unavailable)
+				d.told(dispatch.TopicPaused)
+			}
+		})
+	}
+}
+
 // TestWaitingRetryIsNoProbe: a row that was a candidate before it was rejected waits for its backoff.
 func TestWaitingRetryIsNoProbe(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})

@@ -91,7 +91,7 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 	if some {
 		d.requestRetries(&a) // first: a message that is due anyway serves as its topic's probe
 	}
-	d.requestProbes(&a)
+	d.requestProbes(&a, some)
 	if some {
 		caught := d.requestCatchUp(&a, max(d.cfg.Rows/8+1, d.cfg.Rows-d.rows-len(a.IDs)))
 		a.Room.Rows = max(d.cfg.Rows-d.rows-len(a.IDs)-caught, len(a.assignments))

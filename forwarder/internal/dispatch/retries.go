@@ -147,6 +147,25 @@ func (d *Dispatcher) requestRetries(a *Request) {
 	}
 }
 
+// requestRetryAsProbe requests a blocked row whose time has come as the probe of its topic. requestRetries may not have
+// reached it.
+func (d *Dispatcher) requestRetryAsProbe(a *Request, t *topic) bool {
+	for l := range d.inTurn {
+		if !d.retryIsDue(l) {
+			continue
+		}
+		for _, b := range slices.Clone(l.retries) {
+			if b.topic != t.name || b.due.After(d.now) {
+				continue
+			}
+			if d.requestRetry(a, l, b); t.probeInRead {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (d *Dispatcher) requestRetry(a *Request, l *lane, b *blockedRow) {
 	switch {
 	case !b.isFirst():
