@@ -56,7 +56,8 @@ func (c PublisherConfig) validate() error {
 	switch _, err := amqp091.ParseURI(c.Connection.AmqpURI); {
 	case err != nil, strings.ContainsAny(user, "/?#"):
 		return errors.New("amqp: Config.Connection.AmqpURI cannot be parsed; it is not shown because it may contain a " +
-			"password: write amqp://user:password@host:5672/vhost, and special characters of each part as %XX")
+			"password: write amqp://user:password@host:5672/vhost, and special characters of each part as %XX, also an @ " +
+			"in the vhost")
 	case c.AckTimeout < 0:
 		return fmt.Errorf("amqp: PublisherConfig.AckTimeout is %s: it must be above 0", c.AckTimeout)
 	case c.Publish.Transactional || c.Publish.Immediate:
