@@ -29,8 +29,8 @@ const (
 // two public types.
 //
 // Its goroutines: the reader, the settler, the rebalancer, the timer, the reporter, the maintainer, the cleaner,
-// watchPauses, a listener, and the workers. Their shared state is guarded by mu, which only locked takes, on behalf of
-// step.
+// watchPauses, recordPauses, a listener, and the workers. Their shared state is guarded by mu, which only locked takes, on
+// behalf of step.
 type engine struct {
 	pooled       bool // one of a Group: it has no connection of its own
 	db           *core.DB
@@ -229,6 +229,7 @@ func (e *engine) run(ctx context.Context) error {
 	front.Go(e.labelled(ctx, "maintainer", e.maintain))
 	front.Go(e.labelled(ctx, "cleaner", e.clean))
 	front.Go(e.labelled(ctx, "operator", e.watchPauses))
+	front.Go(e.labelled(ctx, "pauses", e.recordPauses))
 	if !e.cfg.DisableListen {
 		front.Go(e.labelled(ctx, "listener", e.listen))
 	}

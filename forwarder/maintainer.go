@@ -179,7 +179,7 @@ const (
 	pauseRefreshInterval = time.Minute
 )
 
-// pauseWriter keeps the paused topics in the database, so that SQL sees them. It belongs to watchPauses.
+// pauseWriter keeps the paused topics in the database, so that SQL sees them. It belongs to recordPauses.
 type pauseWriter struct {
 	written []string // topics that the database has
 	at      time.Time
@@ -207,20 +207,22 @@ func (p *pauseWriter) write(ctx context.Context, e *engine) error {
 	return nil
 }
 
-// watchPauses is the goroutine that polls for topics that an operator has paused, and records the topics that are
-// paused. It is separate because pauses must not wait for a sweep.
+// watchPauses is the goroutine that polls for topics that an operator has paused. It is separate because an operator's
+// pause must not wait for a sweep.
 func (e *engine) watchPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: pauses by operators are not noticed.
 	reading := trouble.RetryLog{Logger: e.logger, What: "reading which topics are paused"}
+	every(ctx, pauseInterval, func() { reading.Report(e.readOperatorPauses(ctx)) })
+}
+
+// recordPauses is the goroutine that records the paused topics. It is separate because it may wait for a lock.
+func (e *engine) recordPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: no paused topics are shown.
 	writing := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
 	var paused pauseWriter
-	every(ctx, pauseInterval, func() {
-		reading.Report(e.readOperatorPauses(ctx))
-		writing.Report(paused.write(ctx, e))
-	})
+	every(ctx, pauseInterval, func() { writing.Report(paused.write(ctx, e)) })
 }
 
 // readOperatorPauses pauses the topics that an operator has paused.

@@ -58,6 +58,27 @@ func TestCleanUpHoldsUpNothing(t *testing.T) {
 	h.reaches(t, 1, "the pause is recorded", "select count(*) from outbox_topics")
 }
 
+// TestAnOperatorsPauseWaitsForNoWrite: a forwarder that waits for a lock while it records its own pauses still notices
+// those of operators.
+func TestAnOperatorsPauseWaitsForNoWrite(t *testing.T) {
+	parallel(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	writing := gate.hold(sqltext.PauseTopics, 0)
+	cfg := classifyingConfig()
+	cfg.QueryTimeout = time.Hour
+	var seen pauseLog
+	w := startForwarderOn(t, h.seenBy(t, &seen), cfg, func(string, *message.Message) error { return errDown })
+	w.publish(t, "down", "K", "1")
+	gate.arrives(t, "the write of the pause", writing)
+	require.NoError(t, newAdmin(t, h).Pause(t.Context(), "closed", ""))
+	eventually(t, func() bool {
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		return slices.Contains(seen.lines, "paused closed")
+	}, "the operator's pause is noticed")
+}
+
 // TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
 func TestCleanUpGoesOn(t *testing.T) {
 	parallel(t)
