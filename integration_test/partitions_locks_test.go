@@ -440,6 +440,12 @@ func TestLockedPartition(t *testing.T) {
 		end()
 	}
 	require.Equal(t, []string{"outbox_p0"}, h.maintain(t).Dropped)
+	execScript(t, h, `CREATE TABLE split PARTITION OF outbox FOR VALUES FROM (1000) TO (2000) PARTITION BY RANGE (id);
+		CREATE TABLE leaf PARTITION OF split FOR VALUES FROM (1000) TO (2000)`)
+	_, end := holdWhile(t, h, `LOCK TABLE leaf IN ACCESS EXCLUSIVE MODE`)
+	assert.Contains(t, ails(t, h, "table_lock").Evidence, "table leaf ")
+	end()
+	h.exec(t, `DROP TABLE split`)
 	prepared := "partition of " + strings.TrimPrefix(role(h), "/")
 	begin(t, h, "BEGIN", "LOCK TABLE outbox_p2 IN ACCESS EXCLUSIVE MODE", "PREPARE TRANSACTION '"+prepared+"'")
 	t.Cleanup(func() { _, _ = h.pool.Exec(context.Background(), "ROLLBACK PREPARED '"+prepared+"'") })
@@ -457,8 +463,9 @@ func TestLockedOutbox(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := schemaProblems(ctx, h.db)
-	if err == nil {
-		return // before PostgreSQL 17 catalog functions do not wait for the table
+	if err == nil { // before PostgreSQL 17 catalog functions do not wait for the table
+		require.Contains(t, ails(t, h, "table_lock").Cure, fmt.Sprintf("pg_terminate_backend(%d)", pid))
+		return
 	}
 	require.ErrorContains(t, err, fmt.Sprintf("session %d (", pid))
 	require.ErrorContains(t, err, `has locked table outbox, or waits for that: wait if that is planned, or end it: `+

@@ -22,16 +22,17 @@ const (
    'USAGE')`
 
 	// DoctorLocks lists sessions whose transactions have held locks on tables for some time, or wait for a lock on the
-	// whole table, or have or wait for a lock on a whole partition: the modes, whether they lock the whole table, and
-	// whether they are granted. It leaves out vacuum and
-	// analyze, which block nothing: vacuum gives up its lock for truncating a table as soon as a session waits for it.
+	// whole table, or have or wait for a lock on a whole partition, at any depth: the modes, whether they lock the whole
+	// table, and whether they are granted. It leaves out vacuum and analyze, which block nothing: vacuum gives up its lock
+	// for truncating a table as soon as a session waits for it.
 	//
 	// Arguments: tables, seconds.
 	DoctorLocks = `SELECT ` + activity + `, l.name, l.modes, l.whole, l.granted
   FROM (SELECT k.pid, t.name, string_agg(DISTINCT k.mode, ', ') AS modes, w.whole, k.granted
-          FROM (SELECT to_regclass(n.name)::oid AS oid, n.name, false AS part FROM unnest($1::text[]) AS n(name)
-                 UNION ALL SELECT i.inhrelid, i.inhrelid::regclass::text, true FROM unnest($1::text[]) AS n(name)
-                  JOIN pg_inherits i ON i.inhparent = to_regclass(n.name)) t
+          FROM (WITH RECURSIVE parts(oid, name, part) AS (
+                SELECT to_regclass(n.name)::oid, n.name, false FROM unnest($1::text[]) AS n(name)
+                 UNION SELECT i.inhrelid, i.inhrelid::regclass::text, true
+                  FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid) SELECT * FROM parts) t
           JOIN pg_locks k ON k.relation = t.oid AND k.locktype = 'relation'
          CROSS JOIN LATERAL (SELECT k.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                  'AccessExclusiveLock') AS whole) w
