@@ -16,7 +16,8 @@ import (
 // BatchConfig configures Batch. Service is required.
 type BatchConfig struct {
 	// Service, ErrorHandler, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set,
-	// because they apply to a single message. The deadlines of messages do not limit a batch.
+	// because they apply to a single message. The deadlines of messages do not limit a batch, nor a message of it that
+	// then goes alone.
 	Service      string
 	ErrorHandler ErrorHandlerConfig
 	Tx           TxConfig
@@ -114,6 +115,12 @@ func Batch(
 // function.
 type causeKey struct{}
 
+// withoutDeadline is the context of a message that goes alone after a batch, which may have outlasted its deadline.
+// Only TxConfig.Timeout limits the attempt, so that it begins and is counted.
+type withoutDeadline struct{ context.Context }
+
+func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
+
 // handle returns when the message is committed, or has failed.
 func (b *batcher) handle(msg *message.Message) error {
 	outside := msg.Context()
@@ -132,10 +139,8 @@ func (b *batcher) handle(msg *message.Message) error {
 		if err != nil || r == (result{}) {
 			return err
 		}
-		if r.cause != nil {
-			msg.SetContext(context.WithValue(outside, causeKey{}, r.cause))
-			defer msg.SetContext(outside)
-		}
+		msg.SetContext(context.WithValue(withoutDeadline{outside}, causeKey{}, r.cause))
+		defer msg.SetContext(outside)
 	}
 	_, err := b.alone(msg)
 	return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
@@ -36,4 +37,26 @@ func TestBatchReportsWhatNeverBegan(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute) // the batch that it left
 	})
+}
+
+// expired has a deadline that is over, as a message's context has after a long halving.
+type expired struct{ context.Context }
+
+func (expired) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
+
+// TestBatchWithoutDeadlines: the deadline of a message does not limit its attempt alone after a batch. It would end
+// before BEGIN, and the message would fail forever without a counted attempt.
+func TestBatchWithoutDeadlines(t *testing.T) {
+	handle, err := Batch(unreachable(t), BatchConfig{
+		Service: "shop", Inbox: InboxConfig{Consumer: "test"},
+		ErrorHandler: ErrorHandlerConfig{Backoff: outbox.Backoff{Initial: -1}},
+	}, func(context.Context, []*message.Message) error { return nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := message.NewMessage("1", nil)
+	msg.SetContext(expired{t.Context()})
+	if err := handle(msg); !errors.Is(err, core.ErrNotBegun) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("BEGIN was not tried: %v", err)
+	}
 }
