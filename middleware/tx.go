@@ -191,6 +191,9 @@ func (t *transactor) attempts(
 			"attempt": n + 2, "sqlstate": text.SQLState(err),
 		}))
 		core.Pause(msg.Context(), core.Backoff(t.cfg.Backoff).Delay(n+1)) // shorter if the Router closes
+		if deadline, limited := ctx.Deadline(); limited && !time.Now().Before(deadline) {
+			return nil, err // the next BEGIN would fail and hide the conflict
+		}
 	}
 }
 
