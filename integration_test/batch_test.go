@@ -211,7 +211,7 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 		obs := &seen{}
 		var calls atomic.Int64
 		handle, err := middleware.Batch(h.seenBy(t, obs).db, middleware.BatchConfig{
-			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxWait: 100 * time.Millisecond,
+			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxWait: 2 * time.Second,
 		}, func(ctx context.Context, msgs []*message.Message) error {
 			calls.Add(1)
 			for _, msg := range msgs {
