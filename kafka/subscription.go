@@ -29,7 +29,7 @@ type subscription struct {
 	settings  *sarama.Config
 	topic     string
 	logger    watermill.LoggerAdapter
-	ctx       context.Context // payload bytes of its messages
+	ctx       context.Context // ends with the subscription; the parent of the contexts of its messages
 	deliverer *inbound.Deliverer[*sarama.ConsumerMessage]
 
 	places  chan struct{} // one slot per message delivered and not acked

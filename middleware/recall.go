@@ -16,7 +16,7 @@ const maxRecalled = 1000
 // recall is this process's memory of messages that have no row in a table: they failed before the inbox looked them up,
 // or their handler requested a later retry. The zero value is ready for use, and it is safe for concurrent use.
 type recall struct {
-	some  atomic.Bool // never empty strings
+	some  atomic.Bool // known is not empty; read without mu
 	mu    sync.Mutex
 	known map[recallKey]*recalled
 }

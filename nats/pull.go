@@ -144,10 +144,10 @@ type description struct {
 
 // describe requests the description of the consumer, unless a request is in flight.
 func (r *reader) describe() {
-	if r.requestedAt {
+	if r.describing {
 		return
 	}
-	r.requestedAt = true
+	r.describing = true
 	idle := !r.pulling
 	r.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(r.life, consumerTimeout)

@@ -34,11 +34,11 @@ type reader struct {
 	descriptions chan description
 	results      chan result
 
-	pulling, keeping, requestedAt bool
-	check                         bool // no pulls until the consumer has been described
-	requests                      sync.WaitGroup
-	life                          context.Context
-	end                           context.CancelFunc
+	pulling, keeping, describing bool // a request is in flight
+	check                        bool // no pulls until the consumer has been described
+	requests                     sync.WaitGroup
+	life                         context.Context
+	end                          context.CancelFunc
 
 	stopping    chan struct{} // closed when nothing more may be delivered
 	stopped     bool
@@ -201,7 +201,7 @@ func (r *reader) failed(p pull) {
 
 // learn handles a description of the consumer.
 func (r *reader) learn(a description) {
-	r.requestedAt, r.describedAt = false, time.Now()
+	r.describing, r.describedAt = false, time.Now()
 	r.stall.result(a.requestedAt, a.err)
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
 		errors.Is(a.err, jetstream.ErrConsumerDeleted) {

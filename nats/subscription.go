@@ -21,13 +21,13 @@ type subscription struct {
 	topic     string
 	durable   string
 	logger    watermill.LoggerAdapter
-	ctx       context.Context // payload bytes of its messages
+	ctx       context.Context // ends with the subscription; the parent of the contexts of its messages
 	deliverer *inbound.Deliverer[*natsgo.Msg]
 
 	reports *inbound.Reports
 	lines   trouble.RateLimit
 	told    trouble.RetryLog
-	stall   *stallDetector // the JetStream domain
+	stall   *stallDetector
 }
 
 func newSubscription(

@@ -35,7 +35,7 @@ type schedule struct {
 
 	wait      time.Duration // after a poll that found nothing, before jitter; 0 = the last poll found something
 	next      time.Time     // of the next poll unless woken
-	notBefore time.Time     // latest time of the next poll
+	notBefore time.Time     // earliest time of the next poll, even if woken
 	few       time.Time     // no poll before this, unless enough slots are free
 	woken     bool          // woken since the last poll began, which may have been too early to see the cause
 }
