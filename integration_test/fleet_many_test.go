@@ -289,7 +289,7 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 	log := newLogCapture(t)
 	var h handledLog
 	cfg := quickQueueGroup(&h)
-	cfg.Dispatcher.LeaseTTL = time.Second
+	cfg.Dispatcher.LeaseTTL = 3 * time.Second // a third of it is the limit of a renewal, also on a busy machine
 	cfg.Dispatcher.Handlers["events"] = queue.Handler{
 		Timeout: -1, Handle: func(ctx context.Context, msg *queue.Message) error {
 			at.enter()
