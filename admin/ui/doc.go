@@ -26,8 +26,7 @@
 //
 // Pages work without JavaScript. With it, the overview refreshes every few seconds, and confirmations open in a dialog.
 //
-// All viewers share findings of Admin.Doctor, at most 10 s old, and figures of Admin.Stats, at most 1 s old. The chart
-// of written and published messages is read from the tables; the other charts show the last hour as this process
-// sampled it. An act changes the messages that its confirmation counted and that still match, or 10,000 of them if
-// there are more, and can be repeated.
+// All viewers share findings of Admin.Doctor, at most 10 s old, and figures of Admin.Stats, at most 1 s old. Most
+// charts show the last hour as this process sampled it. An act changes the messages that its confirmation counted and
+// that still match, or 10,000 of them if there are more, and can be repeated.
 package ui
