@@ -205,7 +205,9 @@ func TestPageActsOnChosen(t *testing.T) {
 	}
 	big := url.Values{"id": {strings.Repeat("1", 1<<20)}}
 	assert.Equal(t, http.StatusBadRequest, s.post(big).status)
-	assert.Empty(t, s.log.take())
+	logged := s.log.take()
+	require.Len(t, logged, 1, "only the act that succeeded")
+	assert.Contains(t, logged[0], "operator act actor=alice")
 }
 
 // TestPageAsksAgain has more messages than one action changes.
