@@ -70,7 +70,7 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 				return err
 			}
 			var one int
-			return queryRow(ctx, b.url+"&default_query_exec_mode=simple_protocol", "select 1", &one)
+			return queryRow(ctx, b.url+"&default_query_exec_mode=exec", "select 1", &one)
 		},
 	}
 	if err := b.launch(ctx); err != nil {
