@@ -25,6 +25,8 @@ type Broker struct {
 	// Freeze keeps the broker from responding while its connections stay open; Thaw ends that.
 	Freeze func() error
 	Thaw   func() error
+	// LosePower replaces the broker's data by the data that had reached the disk, and starts it again.
+	LosePower func() error
 
 	// Missing is a topic that no queue or stream stores. Its subtest is left out if empty.
 	Missing string
@@ -35,17 +37,22 @@ type Broker struct {
 
 	// KeepsNull: a nil payload arrives as nil, not as an empty one.
 	KeepsNull bool
+	// Bound limits Publish and Close while the broker does not respond; default 30 s.
+	Bound time.Duration
 	// Kills is the number of times the broker is killed under load; default 10. It is frozen half as often, or as often if
 	// Kill is nil.
 	Kills int
 }
 
 // TestPublisher checks that a Publisher may be used by a forwarder.Forwarder: a nil error means stored, and every other
-// result arrives in time and names the right cause. It runs ten subtests. open returns a new publisher, even while
+// result arrives in time and names the right cause. It runs eleven subtests. open returns a new publisher, even while
 // the broker is down; TestPublisher closes it. The broker must belong to the test, because it is killed and frozen. A
 // publisher that never returns leaves a goroutine behind.
 func TestPublisher(t *testing.T, open func() (message.Publisher, error), b Broker) {
 	t.Helper()
+	if b.Bound == 0 {
+		b.Bound = 30 * time.Second
+	}
 	if b.Kills == 0 {
 		b.Kills = 10
 	}
@@ -68,6 +75,7 @@ func TestPublisher(t *testing.T, open func() (message.Publisher, error), b Broke
 		{"fidelity", true, c.fidelity},
 		{"same UUID twice", true, c.sameUUID},
 		{"start without broker, concurrent Close", b.Kill != nil, c.startWithout},
+		{"power loss", b.LosePower != nil, c.powerLoss},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			if !p.needs {
@@ -90,9 +98,6 @@ type conformance struct {
 	Broker
 	open func() (message.Publisher, error)
 }
-
-// bound limits Publish and Close while the broker does not respond.
-const bound = 30 * time.Second
 
 // pauseAfterError keeps a client with immediate errors from spinning.
 const pauseAfterError = 20 * time.Millisecond
@@ -119,8 +124,8 @@ func (c conformance) inTime(t testing.TB, what string, do func() error) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(bound):
-		t.Fatalf("%s takes longer than %s", what, bound)
+	case <-time.After(c.Bound):
+		t.Fatalf("%s takes longer than %s", what, c.Bound)
 	}
 }
 
@@ -134,14 +139,14 @@ func (c conformance) until(t testing.TB, pub message.Publisher, topic string, ms
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(3 * bound): // try gives up earlier, between two calls
-		t.Fatalf("Publish of %s takes longer than %s", msg.UUID, bound)
+	case <-time.After(3 * c.Bound): // try gives up earlier, between two calls
+		t.Fatalf("Publish of %s takes longer than %s", msg.UUID, c.Bound)
 	}
 }
 
 // try is until without a test.
 func (c conformance) try(pub message.Publisher, topic string, msg *message.Message) (err error) {
-	for deadline := time.Now().Add(2 * bound); time.Now().Before(deadline); time.Sleep(pauseAfterError) {
+	for deadline := time.Now().Add(2 * c.Bound); time.Now().Before(deadline); time.Sleep(pauseAfterError) {
 		if err = pub.Publish(topic, msg); err == nil {
 			return nil
 		}

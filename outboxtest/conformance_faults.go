@@ -138,7 +138,7 @@ func (c conformance) bounded(t *testing.T) {
 	thaw := sync.OnceValue(c.Thaw)
 	defer func() { _ = thaw() }()
 	c.inTime(t, "Publish", func() error {
-		for begun := time.Now(); time.Since(begun) < bound; { // a process with many threads stops a moment after its signal
+		for begun := time.Now(); time.Since(begun) < c.Bound; { // a process with many threads stops a moment after its signal
 			msg := withPayload("frozen")
 			if err := pub.Publish(topic, msg); err != nil {
 				return c.unavailable(err)
@@ -208,4 +208,19 @@ func (c conformance) startWithout(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func (c conformance) powerLoss(t *testing.T) {
+	pub := c.publisher(t)
+	topics := []string{c.NewTopic(t)}
+	c.until(t, pub, topics[0], withPayload("warm"))
+	stop := c.load(pub, topics)
+	for range 1000 {
+		c.until(t, pub, topics[0], withPayload("probe"))
+	}
+	if err := c.LosePower(); err != nil {
+		stop(t)
+		t.Fatal(err)
+	}
+	c.compare(t, stop(t))
 }
