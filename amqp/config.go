@@ -16,10 +16,13 @@ import (
 
 // PublisherConfig configures NewPublisher.
 type PublisherConfig struct {
-	// Config is the configuration of watermill-amqp's NewPublisher. Of Config.Publish only GenerateRoutingKey is used,
-	// and for x-consistent-hash exchanges the routing key is the ordering key, else the UUID. Transactional and Immediate
-	// are errors. Exchange.NoWait is ignored.
+	// Config is the configuration of watermill-amqp's NewPublisher. Of Config.Publish only GenerateRoutingKey is used;
+	// Transactional and Immediate are errors. Exchange.NoWait is ignored.
 	wmamqp.Config
+
+	// RoutingKey returns the routing key of a message; default: Publish.GenerateRoutingKey of the topic, or for
+	// x-consistent-hash exchanges the ordering key, else the UUID.
+	RoutingKey func(topic string, msg *message.Message) string
 
 	// AllowUnroutable publishes messages for which no queue is bound; default off.
 	AllowUnroutable bool
@@ -33,17 +36,18 @@ func (c *PublisherConfig) setDefaults() {
 		c.AckTimeout = 5 * time.Second
 	}
 	c.Exchange.NoWait = false // the error of a declaration must not look like that of a message
-}
-
-// routingKey returns the routing key of a message.
-func (c PublisherConfig) routingKey(topic string, msg *message.Message) string {
-	if c.Exchange.Type != "x-consistent-hash" {
-		return c.Publish.GenerateRoutingKey(topic)
+	if c.RoutingKey != nil {
+		return
 	}
-	if key := msg.Metadata.Get(outbox.MetadataKey); key != "" {
-		return key
+	c.RoutingKey = func(topic string, msg *message.Message) string {
+		if c.Exchange.Type != "x-consistent-hash" {
+			return c.Publish.GenerateRoutingKey(topic)
+		}
+		if key := msg.Metadata.Get(outbox.MetadataKey); key != "" {
+			return key
+		}
+		return msg.UUID
 	}
-	return msg.UUID
 }
 
 func (c PublisherConfig) validate() error {

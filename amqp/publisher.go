@@ -65,7 +65,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	if err != nil {
 		return err
 	}
-	exchange, routingKey := p.cfg.Exchange.GenerateName(topic), p.cfg.routingKey(topic, msg)
+	exchange, routingKey := p.cfg.Exchange.GenerateName(topic), p.cfg.RoutingKey(topic, msg)
 	if err := errors.Join(checkLength("exchange", exchange), checkLength("routing key", routingKey)); err != nil {
 		return err
 	}
