@@ -86,8 +86,8 @@
 //	rows of a key               Config.KeyRows; the rest is deferred
 //	keys that wait for topics   Config.Deferred, about 100 bytes each. Other deferred rows take no memory.
 //	catching up                 half of the room for keys, half for topics; 1,024 keys in a read
-//	due rows that are not kept  return with the next read of due rows, which leaves out closed topics (not until all are
-//	                            seen for a drain or a new lane), and delayed rows of up to 64 blocked keys that have many
+//	due rows that are not kept  return with the next read of due rows, which leaves out closed topics (except the first
+//	                            for a drain or a new lane), and delayed rows of up to 64 blocked keys that have many
 //	blocked rows                no bound with a key, about 300 bytes each: each blocked key must be known. Without a
 //	                            key Config.Deferred; beyond that they are only read with other due rows
 //	unsettled results           beyond twice Config.Rows nothing more is read

@@ -227,28 +227,6 @@ func TestQuietNamesTheTopicOfADueRowBehindALateOne(t *testing.T) {
 	}
 }
 
-// TestQuietNamesTheTopicOfADueRowBehindMany: earlier due rows are all that one read may return.
-func TestQuietNamesTheTopicOfADueRowBehindMany(t *testing.T) {
-	for _, topic := range []string{"a", "other"} {
-		d := newDesk(t, dispatch.Config{Rows: 8})
-		d.pause("held", "other")
-		d.put(0, "", topic, ids(1, 10)...)
-		d.put(0, "", "held", 11)
-		for id, m := range d.table {
-			m.due = d.now.Add(time.Duration(id-11) * time.Second)
-		}
-		d.b.ReadAllDue()
-		d.drain()
-		want := []string{"held", "other"}
-		if topic == "a" {
-			want = want[:1]
-		}
-		if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, want) {
-			t.Errorf("behind topic %s: quiet %v, topics %q wait, want %q", topic, quiet, paused, want)
-		}
-	}
-}
-
 // TestQuietForgetsDueRowsThatAreGone: an operator discarded them while their topic was paused.
 func TestQuietForgetsDueRowsThatAreGone(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})

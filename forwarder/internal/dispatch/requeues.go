@@ -1,7 +1,5 @@
 package dispatch
 
-import "slices"
-
 // addRequeued makes blocked rows of requeued rows. It runs before the other blocked rows of the same keys that were
 // fetched, because requeued rows may have to go first.
 func (d *Dispatcher) addRequeued(due []*Row) {
@@ -104,11 +102,9 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 // Request.Closed excludes.
 func (d *Dispatcher) recordDueSeen(a Request, r Read) (lanes uint64) {
 	lanes = d.seesAllDue(a, &r)
-	unseen := func(t Assignment) bool { return lanes>>t.Lane&1 == 0 }
-	if r.DueLate || a.wantDue == dueOfAll && slices.ContainsFunc(a.assignments, unseen) {
-		d.readDue(a.wantDue) // others are behind the late ones, which were removed, or behind as many as a lane may return
-	}
-	if !r.DueLate && r.sawClosed && len(a.Blocked) == 0 {
+	if r.DueLate {
+		d.readDue(a.wantDue) // rows behind the late ones were removed
+	} else if r.sawClosed && len(a.Blocked) == 0 {
 		for _, t := range d.degraded {
 			t.dueDropped &^= lanes // acceptDue records them again, except those that are gone
 		}
@@ -147,6 +143,6 @@ const (
 // readDue makes a read look for due rows as soon as there is room.
 func (d *Dispatcher) readDue(rows dueRows) { d.wantDue, d.wantRead = max(d.wantDue, rows), true }
 
-// ReadAllDue makes the next reads with room return due rows of closed topics as well, until one has seen all of them: a
-// drain names the topics paused by an operator that have any.
+// ReadAllDue makes the next read with room return due rows of closed topics as well: a drain names the topics paused by
+// an operator that have any.
 func (d *Dispatcher) ReadAllDue() { d.readDue(dueOfAll) }
