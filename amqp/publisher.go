@@ -69,11 +69,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	if err := errors.Join(checkLength("exchange", exchange), checkLength("routing key", routingKey)); err != nil {
 		return err
 	}
-	send := func(alone bool) error {
-		ch, err := p.channel(topic, exchange, alone)
-		if err != nil {
-			return err
-		}
+	send := func(ch *channel, alone bool) error {
 		defer ch.calls.Add(-1)
 		// The timer also bounds the write, because a broker with a resource alarm stops reading.
 		giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
@@ -83,12 +79,19 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 		}
 		return ch.publish(exchange, routingKey, !p.cfg.AllowUnroutable, made)
 	}
+	ch, err := p.channel(topic, exchange, false)
+	if err != nil {
+		return err
+	}
 	// RabbitMQ closes the channel when it refuses a message. All messages in flight on it get the same error; messages
 	// that were not sent get ErrClosed.
-	if err = send(false); errors.Is(err, errRefused) || errors.Is(err, amqp091.ErrClosed) {
-		err = send(true)
+	if err = send(ch, false); !errors.Is(err, errRefused) && !errors.Is(err, amqp091.ErrClosed) {
+		return err
 	}
-	return err
+	if ch, err = p.channel(topic, exchange, true); err != nil {
+		return err
+	}
+	return send(ch, true)
 }
 
 // channel returns the open channel of a topic, or a new one for one message alone, and counts a call. It declares the

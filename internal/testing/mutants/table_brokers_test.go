@@ -31,8 +31,8 @@ var brokerMutants = []Mutant{
 	{
 		Name: "P5", File: "amqp/publisher.go", In: "integration_test", Test: "TestRabbitMQRefuses", Second: true,
 		Breaks: "a message over max_message_size kills the messages in flight with it",
-		Old:    "err = send(true)",
-		New:    "err = send(false)",
+		Old:    "p.channel(topic, exchange, true)",
+		New:    "p.channel(topic, exchange, false)",
 	},
 	{
 		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
