@@ -108,9 +108,9 @@ func TestAutovacuumGivesWay(t *testing.T) {
 		"deadlock_timeout=5s")
 	intoPartitions(t, h, 50, 100)
 	h.writeRows(t, 5000, settledLongAgo)
-	h.exec(t, `UPDATE outbox SET attempts = 1`) // dead rows
 	h.exec(t, `ALTER TABLE outbox_default SET (autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0,
 		autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)`)
+	h.exec(t, `UPDATE outbox SET attempts = 1`) // dead rows, which only a slow vacuum finds
 	const vacuuming = `SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'outbox_default'::regclass`
 	eventually(t, func() bool { return h.count(t, vacuuming) == 1 }, "autovacuum is processing the default partition")
 	r := h.maintain(t)
