@@ -11,7 +11,7 @@ import (
 )
 
 // sink is the publisher that every side publishes to. It records which messages arrived, checks the order of each key,
-// waits if told to, and passes messages to next or discards them.
+// waits if asked to, and passes messages to next or discards them.
 type sink struct {
 	next  message.Publisher // nil = none
 	delay time.Duration

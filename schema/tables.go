@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
-// tables lists the tables of this library, with the privileges that every forwarder needs and those that only some
+// tables lists this library's tables, with the privileges that every forwarder needs and the ones that only some
 // parts need.
 var tables = []struct {
 	name              string // placeholder

@@ -55,7 +55,7 @@ func glob(t *testing.T, pattern string) []string {
 	return names
 }
 
-// TestReadmeService: the lines of the README's service are those of examples/kafka, which a test runs.
+// TestReadmeService: each line of the README's service stands in examples/kafka, which a test runs.
 func TestReadmeService(t *testing.T) {
 	t.Parallel()
 	program := read(t, "examples/kafka/main.go")
