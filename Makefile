@@ -16,7 +16,7 @@ RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 .PHONY: help build vet demo demo-kafka demo-page chaos soak simulate conformance mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag recording
 
-# These targets generate pages and lists from the code. CONTRIBUTING.md lists them; a test compares their output.
+# These targets generate pages and lists from the code; a test compares their output.
 GENERATORS := api ibx metrics outboxctl promises reference screenshots
 .PHONY: generate $(GENERATORS)
 
