@@ -45,13 +45,13 @@ var (
 func (b *brokerFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&b.kafka, "kafka", nil, "`host:port` of Kafka brokers, separated by commas")
-	flags.StringVar(&b.user, "kafka-user", "", "user for SASL; put the password in OUTBOX_KAFKA_PASSWORD")
+	flags.StringVar(&b.user, "kafka-user", "", "SASL user; put the password in OUTBOX_KAFKA_PASSWORD")
 	flags.StringVar(&b.mechanism, "kafka-mechanism", sarama.SASLTypePlaintext,
 		"SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
 	flags.StringVar(&b.nats, "nats", "", "`URL` of NATS servers, separated by commas")
 	flags.StringVar(&b.natsCred, "nats-creds", "", "`file` with NATS credentials")
-	flags.BoolVar(&b.tls, "broker-tls", false, "use TLS; NATS also uses it if its URL or its server requires it")
-	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the broker's CA certificates (default: the system's)")
+	flags.BoolVar(&b.tls, "broker-tls", false, "use TLS; NATS also does if its URL or server requires it")
+	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with CA certificates (default: the system's)")
 	flags.StringVar(&b.cert, "broker-cert", "", "`file` with the client certificate")
 	flags.StringVar(&b.key, "broker-key", "", "`file` with its key")
 	_ = cmd.RegisterFlagCompletionFunc("kafka-mechanism",

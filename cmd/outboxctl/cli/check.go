@@ -20,8 +20,8 @@ func (a *app) check() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "check", Short: "Run doctor for a monitoring system: one line and an exit code",
-		Long: `Run doctor for a monitoring system, and print one line. Exit codes: 0 nothing worse than info, 1 warning,
-2 critical, 3 no response from the database, or a wrong argument.`,
+		Long: `Run doctor for a monitoring system, and print one line. Exit codes: 0 ok or info, 1 warning, 2 critical,
+3 no response from the database, or a wrong argument.`,
 		Annotations: map[string]string{monitored: "yes"},
 	}
 	broker.bind(cmd)

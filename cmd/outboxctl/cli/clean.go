@@ -17,14 +17,14 @@ func (a *app) clean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete old rows: published, processed or discarded",
 		Long: `Delete rows that were published, processed or discarded longer ago than the given retentions, and inbox rows
-that first failed longer ago and were never handled. Dead messages stay. Forwarders and dispatchers clean
-on their own by default.`,
+that first failed longer ago and were never handled. Dead messages stay. Forwarders and dispatchers do
+the same on their own.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)
-	cmd.Flags().VarP(&outbox, "outbox", "", "retention of published messages, such as 7d or 36h (default: keep all)")
-	cmd.Flags().VarP(&inbox, "inbox", "", "retention of inbox rows (default: keep all)")
-	cmd.Flags().VarP(&queue, "queue", "", "retention of processed messages of the queue (default: keep all)")
+	cmd.Flags().VarP(&outbox, "outbox", "", "retention of published messages, such as 7d or 36h")
+	cmd.Flags().VarP(&inbox, "inbox", "", "retention of inbox rows")
+	cmd.Flags().VarP(&queue, "queue", "", "retention of processed messages of the queue")
 	cmd.Flags().BoolVar(&keys, "idempotency", false, "delete expired HTTP requests, with their responses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if outbox.of+inbox.of+queue.of == 0 && !keys {

@@ -13,8 +13,7 @@ func (a *app) doctor() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Report problems, each with evidence and cure",
-		Long: `Report problems, worst first, each with evidence and cure: a command, an SQL statement, or a setting.
-Doctor changes nothing.
+		Long: `Report problems, worst first, each with evidence and cure, and change nothing.
 
 Severities:
   critical  messages are not published or handled, may be lost, or the server will soon refuse work

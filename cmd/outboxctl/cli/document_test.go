@@ -94,14 +94,14 @@ func document(t *testing.T) string {
 			})
 		}
 	}
-	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`.\n\n```text\n")
+	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`. Acts on messages " +
+		"have changes and selection, lists have selection and lists.\n\n```text\n")
 	for i, g := range groups {
 		fmt.Fprintf(doc, "%s%s:\n%s", strings.Repeat("\n", min(i, 1)), g.name, g.flags.FlagUsages())
 	}
 	doc.WriteString("```\n")
 	describeCommand(doc, root, groups)
-	doc.WriteString("\n## Short commands\n\nAn act on messages takes IDs or flags for selection, and flags for " +
-		"changes; a list takes flags for selection and lists.\n\n")
+	doc.WriteString("\n## Short commands\n\nActs on messages take IDs or flags for selection.\n\n")
 	rows, of := []string{}, map[string][]string{} // commands by the rest of their rows
 	for _, cmd := range commands {
 		if rest, ok := inARow(cmd, groups); ok {

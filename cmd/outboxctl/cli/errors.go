@@ -17,13 +17,12 @@ func (a *app) errors() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "errors", Short: "Group dead and failing messages by their error",
 		Long: `Group dead and failing messages by their error, largest group first. Errors that differ only in
-numbers, ids and quoted text are one group. It reads the newest 10,000 messages of each state and table
-(a plus: there may be more).`,
+numbers, ids and quoted text are one group. It reads the newest 10,000 messages of each state and table.`,
 		Example: "  outboxctl outbox requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, admin.Outbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")
-	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default: all to which the other flags apply)")
+	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default: all that have the other flags)")
 	cmd.Flags().StringVar(&f.filter.Consumer, "consumer", "", "only this consumer of the inbox, or source of the queue")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)

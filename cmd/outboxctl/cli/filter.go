@@ -37,7 +37,7 @@ func (f *filterFlags) bind(cmd *cobra.Command, in admin.Table) {
 		flags.StringVar(&f.filter.Consumer, "source", "", "only this source")
 	}
 	f.bindErrors(flags)
-	flags.StringVar(&f.after, "after", "", "written at or after this `time`: 2006-01-02, 2006-01-02T15:04:05Z, "+
+	flags.StringVar(&f.after, "after", "", "written since this `time`: 2006-01-02, 2006-01-02T15:04:05Z, "+
 		"or an age such as 90m or 7d")
 	flags.StringVar(&f.before, "before", "", "written before this `time`, whenever it died")
 }

@@ -25,9 +25,8 @@ func (a *app) forward() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Publish the outbox to Kafka, NATS JetStream or RabbitMQ",
 		Long: `Publish the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C, SIGTERM). With
-RabbitMQ each topic goes to the durable queue of its name, which must exist. Any number of processes
-share the work. Flags have environment variables, such as OUTBOX_LEASE_TTL; a broker on the command
-line replaces one in the environment.`,
+RabbitMQ each topic goes to the durable queue of its name, which must exist. Flags have environment
+variables, such as OUTBOX_LEASE_TTL; a broker on the command line replaces one in the environment.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings",
 	}
 	broker.bind(cmd)
@@ -54,7 +53,7 @@ line replaces one in the environment.`,
 	flags.Var(&inboxRetention, "inbox-retention",
 		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
 	flags.Var(&deadRetention, "dead-retention",
-		"discard messages dead for longer; those of the inbox stay with --inbox-retention none (default: never)")
+		"discard messages dead for longer (default: never)")
 	flags.BoolVar(&drain, "drain", false, "publish ready messages that no other live forwarder owns, then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")
 	flags.BoolVar(&debug, "debug", false, "log at debug level")

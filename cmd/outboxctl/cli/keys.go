@@ -21,7 +21,7 @@ func (a *app) blockedKeys() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "blocked", Short: "List keys whose first message failed and waits for another attempt",
-		Long: `List keys whose first message failed and blocks the key until its next attempt, oldest message first.`,
+		Long: `List keys that a failed message blocks until its next attempt, oldest message first.`,
 	}
 	f.bind(cmd, admin.Outbox)
 	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by a dead message instead (BlockKeyOnDead)")

@@ -21,8 +21,7 @@ func (a *app) list(in admin.Table) *cobra.Command {
 	var f filterFlags
 	var page admin.Page
 	cmd := &cobra.Command{Use: "list", Short: "List messages",
-		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
-Without --state it lists all states.`}
+		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.`}
 	if in != admin.Outbox {
 		cmd.Long = "List messages without their payloads, by " +
 			map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +

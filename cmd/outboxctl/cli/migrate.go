@@ -102,15 +102,14 @@ func (a *app) migratePrint() *cobra.Command {
 	var format, dir string
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
-		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). It needs no
-database.`,
+		Long:    `Print the migrations for psql, or as files for goose, golang-migrate or Atlas (plain), without a database.`,
 		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{"plain", "goose", "golang-migrate"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&dir, "dir", "", "write files into this `folder`, except those that exist")
-	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, after migrations of your own; 0 = their "+
+	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, after your own migrations; 0 = their "+
 		"own numbers")
 	cmd.Flags().IntVar(&cfg.From, "from", 0, "first version to print; 0 = all")
 	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "for an outbox in partitions of this many ids; "+
@@ -195,8 +194,8 @@ func (a *app) migrateRoles() *cobra.Command {
 	var cfg schema.RolesConfig
 	cmd := &cobra.Command{
 		Use: "roles", Short: "Print SQL that creates roles with the least privileges",
-		Long: `Print SQL that creates roles with the least privileges: writer, worker, forwarder, cleaner, admin, mover,
-reader. Run it as the owner of the tables after migrate up, as often as you like.`,
+		Long: `Print SQL that creates roles with the least privileges. Run it as the owner of the tables after migrate up,
+as often as you like.`,
 	}
 	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "prefix of their names (default: the outbox table's name and _)")
 	cmd.RunE = func(*cobra.Command, []string) error {

@@ -56,9 +56,9 @@ func (a *app) importWatermill() *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages of Watermill's forwarder into the outbox",
-		Long: `Move the pending messages of Watermill's forwarder from a table of watermill-sql v3 or v4 into the
-outbox, with those written meanwhile. You can interrupt this and run it again. Steps, locks
-and role: docs/guides/moving.md. For envelopes other than JSON use package move.`,
+		Long: `Move the pending messages of Watermill's forwarder, with those written meanwhile, from a table of
+watermill-sql v3 or v4 into the outbox. You can interrupt this and run it again. Steps and role:
+docs/guides/moving.md.`,
 		Example: "  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)
@@ -90,9 +90,8 @@ func (a *app) exportWatermill() *cobra.Command {
 	var f moveFlags
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages into the table of Watermill's forwarder",
-		Long: `Move pending messages, with those written meanwhile, into the table of Watermill's forwarder, of watermill-sql
-v3 or v4. Stop all forwarders of the outbox first. Dead messages stay, and so do delayed ones unless the
-table is a delayed subscriber's.`,
+		Long: `Move pending messages, with those written meanwhile, into a table of watermill-sql v3 or v4. Stop all
+forwarders of the outbox first. Dead messages stay. Steps and role: docs/guides/moving.md.`,
 	}
 	f.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -25,15 +25,15 @@ the name of a flag.`,
 	flags := cmd.Flags()
 	flags.StringVar(&cfg.ID, "id", "id", "`column` that identifies and orders the rows")
 	flags.StringVar(&cfg.Pending, "pending", "", "`condition` of pending rows (required)")
-	flags.StringVar(&cfg.Done, "done", "", "`assignments` of an UPDATE that marks a row as published and makes "+
-		"--pending false, or DELETE (required)")
-	flags.StringVar(&cfg.Columns.Topic, "topic", "", "topic: `expression`; a constant is \"'orders'\" (required)")
-	flags.StringVar(&cfg.Columns.Payload, "payload", "", "payload: `expression`; types other than bytea "+
-		"are sent as text (required)")
-	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "UUID: `expression` (default: a new one)")
-	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key: `expression` (default: AggregateKey of the metadata)")
-	flags.StringVar(&cfg.Columns.Metadata, "metadata", "", "metadata: `expression` of a JSON object (default: none)")
-	flags.StringVar(&cfg.Columns.DueAt, "due", "", "due time: `expression` (default: none)")
+	flags.StringVar(&cfg.Done, "done", "", "`assignments` of an UPDATE after which --pending is false, or "+
+		"DELETE (required)")
+	flags.StringVar(&cfg.Columns.Topic, "topic", "", "topic; a constant is \"'orders'\" (required)")
+	flags.StringVar(&cfg.Columns.Payload, "payload", "", "payload; types other than bytea are sent as "+
+		"text (required)")
+	flags.StringVar(&cfg.Columns.UUID, "uuid", "", "UUID (default: a new one)")
+	flags.StringVar(&cfg.Columns.Key, "key", "", "ordering key (default: AggregateKey of the metadata)")
+	flags.StringVar(&cfg.Columns.Metadata, "metadata", "", "metadata, a JSON object")
+	flags.StringVar(&cfg.Columns.DueAt, "due", "", "due time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg.Table = args[0]
 		for _, required := range []string{"pending", "done", "topic", "payload"} {

@@ -39,15 +39,13 @@ func (a *app) partitionsMaintain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "maintain", Short: "Make partitions ahead, and drop settled ones",
 		Long: `Create partitions until eight are ahead of the last id, and empty and drop each partition behind it in
-which everything was published or discarded longer ago than --retention.
-
-Run it hourly as the owner of the table, with a shorter retention than the forwarders'. Partitions in use
-are left for the next run. The exit code is 1 if no partition is ahead of the ids.`,
+which everything was published or discarded longer ago than --retention. Run it hourly as the owner of
+the table: docs/run/partitions.md. The exit code is 1 if no partition is ahead of the ids.`,
 		Example: "  outboxctl partitions maintain --retention 7d --yes --actor cron",
 	}
 	act.bind(a, cmd)
 	cmd.Flags().VarP(&retention, "retention", "", "drop partitions settled longer ago, such as 7d or 36h (default: "+
-		"drop none)")
+		"none)")
 	cmd.Flags().Int64Var(&size, "partition-size", 0, "ids in each new partition; 0 = as many as in the newest")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {

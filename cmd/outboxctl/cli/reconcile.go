@@ -14,12 +14,6 @@ func (a *app) reconcile() *cobra.Command {
 	v := verb{
 		Verb: admin.Verb{
 			Past: "Requeued", States: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
-			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish the
-missing ones again, such as after a power failure. Name topics that go to this broker; its clock and the
-database's must agree within ten minutes.
-
-If a topic or stream deletes messages by age, size, number, compaction or consumption, set --after to
-a time since when nothing was deleted; otherwise reconcile refuses.`},
 		},
 		name: "reconcile", short: "Publish messages again that the broker has lost",
 		example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
@@ -28,7 +22,12 @@ a time since when nothing was deleted; otherwise reconcile refuses.`},
 		},
 	}
 	cmd := a.act(admin.Outbox, v, " [ID...]")
-	cmd.Long = v.Does[admin.Outbox]
+	cmd.Long = `Compare the published messages that are still kept with the broker's, by UUID, and publish the
+missing ones again. Name topics that go to this broker; its clock and the database's must agree within
+ten minutes.
+
+If a topic or stream deletes messages by age, size, number, compaction or consumption, set --after to
+a time since when nothing was deleted; otherwise reconcile refuses.`
 	broker.bind(cmd)
 	act := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {

@@ -26,15 +26,12 @@ func (a *app) root() *cobra.Command {
 		Short: "Operate the tables of an outbox, an inbox and a queue",
 		Long: `Create, inspect and repair the tables of an outbox, an inbox and a queue, and publish messages.
 
-  outbox  messages to publish
-  inbox   messages that handlers of a Router have handled
-  queue   messages that package queue stores first and processes later
-
 If something is wrong, begin with outboxctl doctor: it reports problems and their cures.
 
 The database comes from --dsn, else OUTBOX_DSN, else PGHOST, PGDATABASE, PGSERVICE and the like.
 
-Commands that change messages count them and ask first. Each change has an entry in the audit log.
+Commands that change messages count them and ask first, then change only these (of 10,000 or more, those
+written before the question), and write to the audit log.
 
 Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
 130 interrupted (Ctrl-C), after printing the result so far.`,
@@ -67,12 +64,13 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 		}
 	}
 	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
-	add("repair", a.table(admin.Outbox, "outbox", "Messages of the outbox", map[string]string{
+	add("repair", a.table(admin.Outbox, "outbox", "Messages to publish", map[string]string{
 		"requeue": "  outboxctl outbox requeue 42 43\n  outboxctl outbox requeue --topic orders --error 'unknown topic' " +
 			"--reason 'the topic exists now'",
 		"replay": "  outboxctl outbox replay --topic orders --after 2h --dry-run",
-	}), a.errors(), a.keys(), a.topics(), a.table(admin.Inbox, "inbox", "Messages of the inbox", nil),
-		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile())
+	}), a.errors(), a.keys(), a.topics(),
+		a.table(admin.Inbox, "inbox", "Messages that a Router's handlers have handled", nil),
+		a.table(admin.Queue, "queue", "Messages stored first and processed later", nil), a.reconcile())
 	add("run", a.migrate(), a.clean(), a.partitions(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)
 	return root

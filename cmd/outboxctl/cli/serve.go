@@ -27,15 +27,14 @@ func (a *app) serve() *cobra.Command {
 login in front, and set --actor-header to the header in which it passes the user. The proxy must remove
 that header from incoming requests; requests without it are refused.
 
-On a loopback address it accepts only localhost, loopback addresses and --host, against DNS rebinding:
-behind a proxy, set --host to the name that browsers use. With --kafka or --nats it shows findings about
-the broker too.`,
+Behind a proxy, set --host to the name that browsers use: on a loopback address, the page accepts only
+localhost and --host. With --kafka or --nats it shows findings about the broker too.`,
 		Example: "  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
 	flags.StringVar(&f.title, "title", "Outbox", "title of the page")
-	flags.BoolVar(&f.act, "act", false, "allow changes: requeue, discard, replay, pause and so on")
+	flags.BoolVar(&f.act, "act", false, "allow changes")
 	flags.BoolVar(&f.payloads, "payloads", false, "show payloads")
 	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` with the user, set by a proxy")
 	flags.StringSliceVar(&f.hosts, "host", nil, "accept only these host `names` and localhost (default: any, "+

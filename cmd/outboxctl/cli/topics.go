@@ -15,7 +15,7 @@ func (a *app) topics() *cobra.Command {
 	cmd.AddCommand(a.listTopics(),
 		a.topic("pause", "Paused", "Stop publishing and handling a topic until it is resumed",
 			`Stop a topic until it is resumed. Forwarders and dispatchers notice within two seconds; publishes and
-handlers in progress finish. Keys whose next message is of the topic wait; other topics go on.`, (*admin.Admin).Pause),
+handlers in progress finish. Keys whose next message is of the topic wait.`, (*admin.Admin).Pause),
 		a.topic("resume", "Resumed", "End an operator's pause",
 			"End an operator's pause. Forwarders keep a topic paused while its broker is unavailable, "+
 				"and resume it on their own.", (*admin.Admin).Resume))

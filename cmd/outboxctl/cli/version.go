@@ -16,7 +16,7 @@ type release struct {
 
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the versions of outboxctl and Go, for bug reports",
+		Use: "version", Short: "Print the versions of outboxctl and Go",
 		RunE: func(*cobra.Command, []string) error {
 			v := release{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return a.show(v, func() error { return a.say("outboxctl %s, %s, %s", v.Version, v.Go, v.Platform) })
