@@ -77,8 +77,10 @@ var (
 	server  outbox.Runner
 	session func(r *http.Request) (user, error)
 
-	clientOf     func(ctx context.Context) (string, error)
+	clientOf     func(r *http.Request) (string, error)
 	authenticate func(next http.Handler) http.Handler
+	placeOrder   func(w http.ResponseWriter, r *http.Request) error
+	verify       func(r *http.Request, body []byte) error
 )
 
 // Remind is an event.
