@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -102,12 +101,6 @@ func TestSchemaAdapter(t *testing.T) {
 		assert.Empty(t, waiting(t, h))
 		require.NoError(t, tx.Commit(t.Context()))
 		assert.Equal(t, rowsOf(msgs, 5), waiting(t, h))
-
-		page, err := os.ReadFile("../docs/guides/moving.md")
-		require.NoError(t, err)
-		shown, err := os.ReadFile("move_adapter_v4_test.go")
-		require.NoError(t, err)
-		assert.Contains(t, string(page), strings.TrimPrefix(string(shown), "package integration_test\n"))
 	})
 }
 

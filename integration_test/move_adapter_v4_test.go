@@ -5,7 +5,7 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 )
 
-// schemaV4 is a SchemaAdapter of watermill-sql v4 for publishers.
+// schemaV4 is a SchemaAdapter of watermill-sql v4 for publishers. docs/guides/moving.md links to it, to be copied.
 type schemaV4 struct {
 	wsql.DefaultPostgreSQLSchema // publishers do not call its methods
 	outbox                       wsql3.SchemaAdapter
