@@ -309,7 +309,7 @@ var imported = map[string]string{
 }
 
 // TestDocumentsCompile compiles all Go in the documents with the declarations of testdata/blocks/given.go. Whole
-// programs and tests have separate tests (TestExamples of internal/testing/docs, TestGuide of outboxtest).
+// programs and tests have separate tests (TestExamples of internal/testing/docs).
 func TestDocumentsCompile(t *testing.T) {
 	t.Parallel()
 	dir, at, n := t.TempDir(), filepath.Join("testdata", "blocks"), 0
