@@ -94,8 +94,8 @@ func document(t *testing.T) string {
 			})
 		}
 	}
-	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`. Acts on messages " +
-		"have changes and selection, lists have selection and lists.\n\n```text\n")
+	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`. Acts on " +
+		"messages have changes and selection, lists have selection and lists.\n\n```text\n")
 	for i, g := range groups {
 		fmt.Fprintf(doc, "%s%s:\n%s", strings.Repeat("\n", min(i, 1)), g.name, g.flags.FlagUsages())
 	}

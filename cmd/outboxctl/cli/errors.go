@@ -17,7 +17,8 @@ func (a *app) errors() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "errors", Short: "Group dead and failing messages by their error",
 		Long: `Group dead and failing messages by their error, largest group first. Errors that differ only in
-numbers, ids and quoted text are one group. It reads the newest 10,000 messages of each state and table.`,
+numbers, ids and quoted text are one group. It reads the newest 10,000 messages of each state and table
+(a plus: there may be more).`,
 		Example: "  outboxctl outbox requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, admin.Outbox)

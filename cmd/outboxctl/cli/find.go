@@ -17,8 +17,8 @@ func (a *app) find() *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "find UUID", Short: "Find a message by UUID, id or key in the outbox, the inbox and the queue",
-		Long: `Find a message in all tables by UUID, id or ordering key; by UUID also its dead letter. There is no index
-by UUID: millions of messages take seconds, newest first.`,
+		Long: `Find a message in all tables by UUID, id or ordering key, and with a UUID its dead letter. Without an index
+by UUID, searching millions of messages takes seconds, newest first.`,
 		Args: one("message", "its UUID, its id, or its key"),
 	}
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
