@@ -16,11 +16,11 @@ import (
 
 // CollectorConfig configures NewCollector. The zero value is ready for use.
 type CollectorConfig struct {
-	// QueryTimeout bounds the statement and the wait for a connection; default 5 s, -1 no limit. Keep it below
-	// Prometheus' scrape_timeout (10 s).
+	// QueryTimeout bounds a collection, including the wait for a connection; default 5 s, -1 no limit. Keep it below
+	// Prometheus's scrape_timeout, which is 10 s by default.
 	QueryTimeout time.Duration
-	// Topics are topics whose series exist from the start; default none. Set them for alerts on topics that may stay
-	// empty.
+	// Topics are topics whose series exist from the start; default none. The series of other topics begin when their
+	// first message is seen. Set it if alerts depend on a topic that may have no messages.
 	Topics []string
 }
 
@@ -32,7 +32,8 @@ func (c *CollectorConfig) setDefaults() {
 
 func (c CollectorConfig) validate() error {
 	if c.QueryTimeout < -1 {
-		return fmt.Errorf("CollectorConfig.QueryTimeout is %s: use -1 for none", c.QueryTimeout)
+		return fmt.Errorf("CollectorConfig.QueryTimeout is %s: use a positive duration, 0 for 5s, or -1 for no limit",
+			c.QueryTimeout)
 	}
 	return nil
 }
@@ -46,13 +47,14 @@ type collector struct {
 
 	mu      sync.Mutex
 	known   known
-	failing bool // the last collection has failed
+	failing bool // the last collection failed
 }
 
-// NewCollector returns a collector that exports the state of a handle's tables. It holds no resources, runs its query
-// when it is collected, and is safe for concurrent use. NewCollector does no I/O, and returns outbox.ErrNoDB or an
-// error that names an invalid field. A nil logger means db's logger. Collectors of several handles may be in one
-// registry if the handles have different names.
+// NewCollector returns a collector that exports the state of a handle's tables. It queries the database whenever it is
+// collected, holds no resources in between, and is safe for concurrent use. A nil logger means db's logger.
+//
+// NewCollector does no I/O. It returns outbox.ErrNoDB if db is nil, or an error that names the invalid field. One
+// registry can hold the collectors of several handles if the handles have different names.
 func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (prometheus.Collector, error) {
 	cfg.setDefaults()
 	own := (*core.DB)(db)
@@ -66,14 +68,14 @@ func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAda
 	return c, nil
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range c.descs.all() {
 		to <- d
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if c.cfg.QueryTimeout > 0 {
@@ -90,20 +92,22 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	up := 0.0
 	if err == nil {
 		up = 1
-		c.known.learn(s)
+		c.known.add(s)
 		c.show(s, to)
 	}
 	to <- prometheus.MustNewConstMetric(c.descs.up, prometheus.GaugeValue, up)
 	to <- prometheus.MustNewConstMetric(c.descs.seconds, prometheus.GaugeValue, took.Seconds())
 }
 
-// log logs once that the tables cannot be read, and once that they can be read again.
+// log reports the first of several failures in a row, and the first success after them.
 func (c *collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
-		// Cause: the database; figures are missing meanwhile.
+		// Cause: a query failed or took longer than CollectorConfig.QueryTimeout. Until one succeeds, outbox_up is 0 and
+		// the figures from the tables are missing.
 		// Cure: fix the cause that the error names.
-		c.logger.Error("reading the tables for metrics failed: retrying: logged once until it works", err, nil)
+		c.logger.Error("reading the tables for metrics failed: retrying at the next scrape: logged once until it works", err,
+			nil)
 	case err == nil && c.failing:
 		c.logger.Info("reading the tables for metrics works again", nil)
 	}

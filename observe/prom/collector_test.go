@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/partitions"
 )
 
-// shown is a collector with a given sample.
+// shown is a collector that exports a given sample.
 type shown struct {
 	*collector
 	sample sample
@@ -28,14 +28,14 @@ func newShown(cfg CollectorConfig) *shown {
 }
 
 func (c *shown) Collect(to chan<- prometheus.Metric) {
-	c.known.learn(c.sample)
+	c.known.add(c.sample)
 	c.show(c.sample, to)
 	for _, d := range []*prometheus.Desc{c.descs.up, c.descs.seconds} {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, 1)
 	}
 }
 
-// something returns a sample with a value for everything.
+// something returns a sample that has a value for every metric.
 func something() sample {
 	return sample{
 		outbox: map[cell]counted{
@@ -55,13 +55,13 @@ func something() sample {
 	}
 }
 
-func TestCollectorShowsWhatItFinds(t *testing.T) {
+func TestCollectorExportsItsSample(t *testing.T) {
 	c := newShown(CollectorConfig{Topics: []string{"refunds"}})
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(c)
 	for series, n := range values(t, reg) {
 		if n != 0 && !strings.HasPrefix(series, "up") && !strings.HasPrefix(series, "collect_") {
-			t.Errorf("with nothing there, %s is %v", series, n)
+			t.Errorf("%s is %v with empty tables", series, n)
 		}
 	}
 	c.sample = something()
@@ -69,7 +69,7 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	want := map[string]float64{
 		`messages{db="shop",state="ready",topic="orders"}`: 3, `messages{db="shop",state="dead",topic="orders"}`: 5,
 		`messages{db="shop",state="failing",topic="orders"}`: 1, `messages{db="shop",state="delayed",topic="orders"}`: 2,
-		// dead and delayed messages are not late
+		// dead and delayed messages have no age
 		`oldest_message_age_seconds{db="shop",state="ready",topic="orders"}`:        60,
 		`oldest_message_age_seconds{db="shop",state="failing",topic="orders"}`:      90,
 		`topic_paused_seconds{by="forwarder",db="shop",topic="bookings"}`:           30,
@@ -114,7 +114,7 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	want[`counts_bounded{db="shop"}`] = 1
 	check() // an ended state is zero, not missing
 	if _, shown := values(t, reg)[`table_partitions_ahead{db="shop"}`]; shown {
-		t.Error("an unpartitioned outbox has no partitions ahead: this must not raise an alert")
+		t.Error("an unpartitioned outbox exports partitions ahead, which would raise an alert")
 	}
 }
 

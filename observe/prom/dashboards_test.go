@@ -21,8 +21,9 @@ var (
 	condition  = regexp.MustCompile(`(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"`)
 )
 
-// TestDashboardsNameMetricsThatThereAre: dashboards refer only to metrics, labels and states that a collector shows.
-func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
+// TestDashboardsNameExistingMetrics: dashboards refer only to metrics, labels and states that this package exports, and
+// show almost all of them.
+func TestDashboardsNameExistingMetrics(t *testing.T) {
 	known := map[string]*dto.MetricFamily{}
 	of := families(t)
 	for _, f := range append(of.observer, of.collector...) {
@@ -46,7 +47,7 @@ func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 		text := strings.ReplaceAll(string(content), `\"`, `"`) // JSON escapes quotes
 		for _, name := range metricName.FindAllString(text, -1) {
 			if known[name] == nil {
-				t.Errorf("%s names %s, which nothing shows", file, name)
+				t.Errorf("%s names %s, which is not exported", file, name)
 			} else if filepath.Base(file) != "alerts_test.yaml" {
 				shown[known[name].GetName()] = true
 			}
@@ -60,13 +61,13 @@ func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 			}
 		}
 	}
-	// besides metrics from the tables
+	// Panels show figures from the tables instead.
 	own := []string{
 		"outbox_read_rows_total", "outbox_settled_messages_total", "outbox_deaths_total", "outbox_forwarder_paused",
 	}
 	for name, f := range known {
 		if name == f.GetName() && !shown[name] && !slices.Contains(own, name) {
-			t.Errorf("no panel and no alert shows %s", name)
+			t.Errorf("neither a panel nor an alert uses %s", name)
 		}
 	}
 }
@@ -77,18 +78,18 @@ func checkCondition(t *testing.T, file, where string, f *dto.MetricFamily, label
 		return
 	}
 	if !slices.ContainsFunc(f.GetMetric()[0].GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == label }) {
-		t.Errorf("%s: %s: it has no label %s", file, where, label)
+		t.Errorf("%s: %s: the metric lacks the label %s", file, where, label)
 		return
 	}
 	for _, v := range strings.Split(value, "|") {
 		if values := labelValues(f, label); values != nil && !slices.Contains(values, v) {
-			t.Errorf("%s: %s: %s is never %s but one of %v", file, where, label, v, values)
+			t.Errorf("%s: %s: label %s is %q, want one of %v", file, where, label, v, values)
 		}
 	}
 }
 
-// TestDashboardIsOne checks for mistakes that Grafana would refuse, or show as an empty page.
-func TestDashboardIsOne(t *testing.T) {
+// TestDashboardIsValid checks for mistakes that make Grafana refuse the dashboard or show an empty page.
+func TestDashboardIsValid(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(dashboards, "grafana.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -109,11 +110,11 @@ func TestDashboardIsOne(t *testing.T) {
 	ids := map[int]bool{}
 	for i, p := range board.Panels {
 		if ids[p.ID] || p.ID == 0 {
-			t.Errorf("panel %q has the same id %d as another panel", p.Title, p.ID)
+			t.Errorf("panel %q has id %d: it must be unique and not 0", p.Title, p.ID)
 		}
 		ids[p.ID] = true
 		if p.Title == "" || p.Type != "row" && len(p.Targets) == 0 {
-			t.Errorf("panel %d shows nothing", p.ID)
+			t.Errorf("panel %d has no title or no query", p.ID)
 		}
 		if l := p.Options.Legend; l != nil && (l["showLegend"] != true || l["calcs"] == nil) {
 			t.Errorf("panel %q has a legend without showLegend or calcs, which Grafana's schema requires", p.Title)
@@ -130,8 +131,8 @@ func TestDashboardIsOne(t *testing.T) {
 	}
 }
 
-// TestAlerts makes promtool check the alerts and trigger each of them, which takes seconds. If the machine has no
-// promtool it skips, except in CI.
+// TestAlerts lets promtool check the alerts and trigger each of them, which takes seconds. Without promtool it is
+// skipped, except in CI, where it fails.
 func TestAlerts(t *testing.T) {
 	read := func(file, name string) []string {
 		content, err := os.ReadFile(filepath.Join(dashboards, file))
@@ -155,14 +156,14 @@ func TestAlerts(t *testing.T) {
 		t.Errorf("alerts expected to fire: %v", expected)
 	}
 	if testing.Short() {
-		t.Skip("make test-all has it")
+		t.Skip("make test-all runs it")
 	}
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("no promtool: .ci/run gets it from Debian's package prometheus")
+			t.Fatal("promtool not found: .ci/run installs it with Debian's package prometheus")
 		}
-		t.Skip("no promtool on this machine: the alerts were not run")
+		t.Skip("promtool not found: the alerts were not tested")
 	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)

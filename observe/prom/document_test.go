@@ -13,7 +13,7 @@ import (
 
 const document = "../../docs/reference/metrics.md"
 
-// families returns the metrics of observer and collector when each has a value.
+// families returns the metrics of an observer and of a collector, each with at least one value.
 func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily }) {
 	t.Helper()
 	gather := func(c prometheus.Collector) []*dto.MetricFamily {
@@ -26,7 +26,7 @@ func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily 
 		descs := make(chan *prometheus.Desc, 100)
 		c.Describe(descs)
 		if len(descs) != len(families) {
-			t.Fatalf("%T shows %d of its %d metrics: the test must see them all", c, len(families), len(descs))
+			t.Fatalf("%T exported %d of its %d metrics: the test must trigger all of them", c, len(families), len(descs))
 		}
 		return families
 	}
@@ -47,8 +47,8 @@ func TestMetricsDocument(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
 
-The metrics of [observe/prom](../../observe/prom/doc.go), written by ` + "`make metrics`" + `. Times are in seconds. Every
-series except those of partitions has a label ` + "`db`" + `, the name of the handle.
+The metrics of [observe/prom](../../observe/prom/doc.go), written by ` + "`make metrics`" + `. Times are in seconds.
+Every series has the label ` + "`db`" + `, the name of the handle, except the series of subscribers' partitions.
 `)
 	of := families(t)
 	write := func(title, about string, families []*dto.MetricFamily) {
@@ -61,11 +61,9 @@ series except those of partitions has a label ` + "`db`" + `, the name of the ha
 			fmt.Fprintf(&page, "- `%s`, %s%s. %s\n", f.GetName(), strings.ToLower(f.GetType().String()), labels, f.GetHelp())
 		}
 	}
-	write("State of the tables: Collector", "Read from the tables, with up to four queries per scrape. The values are "+
-		"the same in each "+
-		"process: take the maximum.",
-		of.collector)
-	write("Events: Observer", "Counted by each process: take the sum.", of.observer)
+	write("State of the tables: Collector", "Each scrape reads the tables with up to four queries. The values are the "+
+		"same in every process: use the maximum.", of.collector)
+	write("Events: Observer", "Each process counts its own events: use the sum.", of.observer)
 
 	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {
 		if err := os.WriteFile(document, []byte(page.String()), 0o644); err != nil {
@@ -77,7 +75,7 @@ series except those of partitions has a label ` + "`db`" + `, the name of the ha
 		t.Fatal(err)
 	}
 	if string(is) != page.String() {
-		t.Errorf("%s is not what the collectors show: run make metrics", document)
+		t.Errorf("%s does not match the metrics: run make metrics", document)
 	}
 }
 

@@ -13,13 +13,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// TxStart is part of meter.TxObserver.
+// TxStart implements meter.TxObserver.
 func (o *observer) TxStart(ctx context.Context, start meter.TxStart) context.Context {
 	o.dbs.of(start.DB, o.newDB)
 	return ctx
 }
 
-// TxEnd is part of meter.TxObserver.
+// TxEnd implements meter.TxObserver.
 func (o *observer) TxEnd(_ context.Context, end meter.TxEnd) {
 	result := "failed"
 	switch {
@@ -33,13 +33,13 @@ func (o *observer) TxEnd(_ context.Context, end meter.TxEnd) {
 	o.dbs.of(end.DB, o.newDB).tx[result].Observe(end.Duration.Seconds())
 }
 
-// WriteStart is part of observe.WriteObserver.
+// WriteStart implements observe.WriteObserver.
 func (o *observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
 	o.topics.of(topicKey{start.DB, start.Topic}, o.newTopic)
 	return ctx
 }
 
-// WriteEnd is part of observe.WriteObserver.
+// WriteEnd implements observe.WriteObserver.
 func (o *observer) WriteEnd(_ context.Context, end observe.WriteEnd) {
 	t := o.topics.of(topicKey{end.DB, end.Topic}, o.newTopic)
 	if end.Err != nil {
@@ -50,10 +50,10 @@ func (o *observer) WriteEnd(_ context.Context, end observe.WriteEnd) {
 	t.writtenBytes.Add(float64(end.Bytes))
 }
 
-// delayed marks the context of a message that was delayed on purpose.
+// delayed is the context key that marks a message that was delayed on purpose.
 type delayed struct{}
 
-// PublishStart is part of observe.PublishObserver.
+// PublishStart implements observe.PublishObserver.
 func (o *observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
 	o.topics.of(topicKey{start.DB, start.Topic}, o.newTopic)
 	if m := start.Message.Metadata; m[delay.DelayedUntilKey] != "" || m[delay.DelayedForKey] != "" {
@@ -62,7 +62,7 @@ func (o *observer) PublishStart(ctx context.Context, start observe.PublishStart)
 	return ctx
 }
 
-// PublishEnd is part of observe.PublishObserver.
+// PublishEnd implements observe.PublishObserver.
 func (o *observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	t := o.topics.of(topicKey{end.DB, end.Topic}, o.newTopic)
 	t.publishSeconds.Observe(end.Duration.Seconds())
@@ -79,40 +79,40 @@ func (o *observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	}
 }
 
-// count ignores a value that is newer than this module.
+// count increments the counter of a value. It ignores values that a later version of the root module added.
 func count(all map[string]prometheus.Counter, value string) {
 	if c := all[value]; c != nil {
 		c.Inc()
 	}
 }
 
-// MessageDead is part of observe.DeadObserver.
+// MessageDead implements observe.DeadObserver.
 func (o *observer) MessageDead(_ context.Context, dead observe.MessageDead) {
 	o.topics.of(topicKey{dead.DB, dead.Topic}, o.newTopic).dead.Inc()
 }
 
-// HandleStart is part of observe.HandleObserver.
+// HandleStart implements observe.HandleObserver.
 func (o *observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
 	o.handlers.of(handlerKey{start.DB, start.Service, start.Handler, start.Topic}, o.newHandler)
 	return ctx
 }
 
-// HandleEnd is part of observe.HandleObserver.
+// HandleEnd implements observe.HandleObserver.
 func (o *observer) HandleEnd(_ context.Context, end observe.HandleEnd) {
 	h := o.handlers.of(handlerKey{end.DB, end.Service, end.Handler, end.Topic}, o.newHandler)
 	count(h.handled, strings.ReplaceAll(end.Outcome.String(), " ", "_"))
-	// A mismatch is reported besides Duplicate, and a batch has its duration once.
+	// A mismatch is reported in addition to its duplicate, and only one message of a batch has a duration.
 	if end.Outcome != observe.Mismatch && (end.Batch == 0 || end.Duration > 0) {
 		h.seconds.Observe(end.Duration.Seconds())
 	}
 }
 
-// TopicPaused is part of observe.TopicObserver.
+// TopicPaused implements observe.TopicObserver.
 func (o *observer) TopicPaused(_ context.Context, p observe.TopicPaused) {
 	o.setPaused(p.DB, p.Scope, p.Topic, p.ByOperator, 1)
 }
 
-// TopicResumed is part of observe.TopicObserver.
+// TopicResumed implements observe.TopicObserver.
 func (o *observer) TopicResumed(_ context.Context, r observe.TopicResumed) {
 	o.setPaused(r.DB, r.Scope, r.Topic, r.ByOperator, 0)
 }
@@ -123,14 +123,14 @@ func (o *observer) setPaused(db, scope, topic string, byOperator bool, to float6
 		who = pausers[1]
 	}
 	for _, by := range pausers {
-		g := o.metrics.paused.WithLabelValues(labels(db, scope, topic, by)...) // the other one is zero
+		g := o.metrics.paused.WithLabelValues(labels(db, scope, topic, by)...) // creates both series, at zero
 		if by == who {
 			g.Set(to)
 		}
 	}
 }
 
-// ReadEnd is part of meter.ForwarderObserver.
+// ReadEnd implements meter.ForwarderObserver.
 func (o *observer) ReadEnd(_ context.Context, end meter.ReadEnd) {
 	s := o.scopes.of(scopeKey{end.DB, end.Scope}, o.newScope)
 	s.readSeconds.Observe(end.Duration.Seconds())
@@ -140,7 +140,7 @@ func (o *observer) ReadEnd(_ context.Context, end meter.ReadEnd) {
 	}
 }
 
-// SettleEnd is part of meter.ForwarderObserver.
+// SettleEnd implements meter.ForwarderObserver.
 func (o *observer) SettleEnd(_ context.Context, end meter.SettleEnd) {
 	s := o.scopes.of(scopeKey{end.DB, end.Scope}, o.newScope)
 	s.settleSeconds.Observe(end.Duration.Seconds())
@@ -153,7 +153,7 @@ func (o *observer) SettleEnd(_ context.Context, end meter.SettleEnd) {
 	s.settled["dead"].Add(float64(end.Dead))
 }
 
-// CleanEnd is part of meter.ForwarderObserver.
+// CleanEnd implements meter.ForwarderObserver.
 func (o *observer) CleanEnd(_ context.Context, end meter.CleanEnd) {
 	own := labels(end.DB, end.Table)
 	rows, errs := o.metrics.cleaned.WithLabelValues(own...), o.metrics.cleanErrors.WithLabelValues(own...)
@@ -163,7 +163,7 @@ func (o *observer) CleanEnd(_ context.Context, end meter.CleanEnd) {
 	}
 }
 
-// LanesOwned is part of meter.ForwarderObserver. A forwarder that has stopped, or has nothing to do, pauses no topics.
+// LanesOwned implements meter.ForwarderObserver. A forwarder without lanes pauses no topics, so its pauses are removed.
 func (o *observer) LanesOwned(_ context.Context, owned meter.LanesOwned) {
 	o.scopes.of(scopeKey{owned.DB, owned.Scope}, o.newScope).lanes.Set(float64(owned.Lanes))
 	if owned.Lanes == 0 {

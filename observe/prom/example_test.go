@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// An Observer is registered once and passed to the handles, in outbox.DBConfig.Observers; here we call it ourselves as
-// a forwarder would.
+// An observer is registered once and passed to handles, in outbox.DBConfig.Observers. Here the example calls it as a
+// forwarder would.
 func Example() {
 	seen, err := prom.NewObserver(prom.ObserverConfig{})
 	if err != nil {

@@ -14,14 +14,15 @@ import (
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// Buckets are the upper bounds of all histograms, in seconds; default: 17 from 1 ms to 1 h.
+	// Buckets are the upper bounds of the buckets of all histograms, in seconds and in ascending order; default: 17 bounds
+	// from 1 ms to 1 h.
 	Buckets []float64
-	// DBs and Topics are handle names and topics whose series start with zero; default none. Then rate() sees the first
-	// event. Topics need DBs.
+	// DBs and Topics are names of handles, and topics, whose series exist from the start, at zero; default none. Then
+	// rate() sees even their first event. Topics requires DBs.
 	DBs, Topics []string
 }
 
-// namespace is the first part of all names.
+// namespace is the prefix of all metric names.
 const namespace = "outbox"
 
 var defaultBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600}
@@ -35,11 +36,12 @@ func (c *ObserverConfig) setDefaults() {
 func (c ObserverConfig) validate() error {
 	for i := range c.Buckets {
 		if i > 0 && !(c.Buckets[i] > c.Buckets[i-1]) {
-			return fmt.Errorf("ObserverConfig.Buckets: %g follows %g: they must ascend", c.Buckets[i], c.Buckets[i-1])
+			return fmt.Errorf("ObserverConfig.Buckets has %g after %g: sort the bounds in ascending order, without duplicates",
+				c.Buckets[i], c.Buckets[i-1])
 		}
 	}
 	if len(c.Topics) > 0 && len(c.DBs) == 0 {
-		return fmt.Errorf("ObserverConfig.Topics needs ObserverConfig.DBs: name the handles of these topics")
+		return fmt.Errorf("ObserverConfig.Topics is set and ObserverConfig.DBs is not: name the handles of these topics")
 	}
 	return nil
 }
@@ -47,7 +49,7 @@ func (c ObserverConfig) validate() error {
 // observer counts the events of the handles that it is passed to.
 type observer struct {
 	cfg  ObserverConfig
-	list []prometheus.Collector // what to collect
+	list []prometheus.Collector // all metrics
 
 	dbs      family[string, *dbSeries]
 	topics   family[topicKey, *topicSeries]
@@ -71,9 +73,10 @@ var (
 	_ meter.PartitionObserver = (*observer)(nil)
 )
 
-// NewObserver makes a collector that counts the events of the handles that it is passed to, any number of them
-// (outbox.DBConfig.Observers), and the partitions of subscribers (SubscriberConfig.Observers of kafka and nats). It
-// registers nothing, and is safe for concurrent use. NewObserver returns an error that names the invalid field.
+// NewObserver returns an observer that counts the events of handles and shows the partitions of subscribers. Pass it to
+// any number of handles (outbox.DBConfig.Observers) and of subscribers of kafka and nats (SubscriberConfig.Observers),
+// and register it with Prometheus, which NewObserver does not do. It is safe for concurrent use. An error names the
+// invalid field of cfg.
 func NewObserver(cfg ObserverConfig) (prometheus.Collector, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -91,33 +94,33 @@ func NewObserver(cfg ObserverConfig) (prometheus.Collector, error) {
 	return o, nil
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (o *observer) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range o.list {
 		c.Describe(to)
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (o *observer) Collect(to chan<- prometheus.Metric) {
 	for _, c := range o.list {
 		c.Collect(to)
 	}
 }
 
-// family holds the series of each item, such as a topic, made at its first event: all together, so that they begin at
-// zero, and kept, because looking them up by labels costs more than counting.
+// family caches the series of each key, such as a topic. The first event of a key creates all its series, so that they
+// begin at zero. They are cached because a lookup by labels costs more than counting.
 type family[K comparable, S any] struct{ known sync.Map }
 
 func (f *family[K, S]) of(key K, series func(K) S) S {
 	if s, ok := f.known.Load(key); ok {
 		return s.(S)
 	}
-	s, _ := f.known.LoadOrStore(key, series(key)) // the same labels are the same series in every observer
+	s, _ := f.known.LoadOrStore(key, series(key)) // of two concurrent calls, both get the same series
 	return s.(S)
 }
 
-// labels makes label values that Prometheus accepts.
+// labels returns values as valid UTF-8, because Prometheus refuses other label values.
 func labels(values ...string) []string {
 	values = slices.Clone(values)
 	for i, v := range values {

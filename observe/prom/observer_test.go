@@ -81,7 +81,7 @@ func all(o *observer) {
 	})
 }
 
-// counters are all counters, gauges and numbers of observations of an Observer after all events.
+// counters are the values of all counters and gauges, and the counts of all histograms, after a call of all.
 const counters = `
 transaction_duration_seconds{db="shop",result="committed"} 1
 transaction_duration_seconds{db="shop",result="failed"} 1
@@ -138,7 +138,7 @@ partition_paused{by="bytes",group="booking",partition="3",topic="orders"} 0
 partition_paused{by="hung_handlers",group="booking",partition="3",topic="orders"} 0
 `
 
-// values returns a registry's values, one for each series; for a histogram the number of observations.
+// values returns the value of each series of a registry; for a histogram, its number of observations.
 func values(t testing.TB, reg prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -175,8 +175,8 @@ func TestObserverCountsEverything(t *testing.T) {
 	}
 }
 
-// A revoked partition is shown by its new owner.
-func TestObserverForgetsPartitions(t *testing.T) {
+// TestObserverRemovesRevokedPartitions: only the new owner exports a partition.
+func TestObserverRemovesRevokedPartitions(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for partition := range int32(2) {
 		o.PartitionState(t.Context(), meter.PartitionState{Group: "g", Topic: "t", Partition: partition, Owned: true})
@@ -184,7 +184,7 @@ func TestObserverForgetsPartitions(t *testing.T) {
 	before := len(values(t, reg))
 	o.PartitionState(t.Context(), meter.PartitionState{Group: "g", Topic: "t", Partition: 1})
 	if after := len(values(t, reg)); before == 0 || after != before/2 {
-		t.Errorf("%d series, and %d when one of two partitions is gone", before, after)
+		t.Errorf("%d series for two partitions, and %d after one of them was revoked", before, after)
 	}
 }
 
@@ -205,7 +205,7 @@ func lint(t testing.TB, reg prometheus.Gatherer) {
 	}
 }
 
-// TestObserverBeginsAtZero: the first event of a topic creates the series of all its possible events.
+// TestObserverBeginsAtZero: the first event of a topic creates all series of the topic.
 func TestObserverBeginsAtZero(t *testing.T) {
 	const dead = `deaths_total{db="shop",topic="orders"}`
 	for name, known := range map[string]func(*observer){
@@ -217,19 +217,19 @@ func TestObserverBeginsAtZero(t *testing.T) {
 		o, reg := newObserver(t, ObserverConfig{})
 		known(o)
 		if n, ok := values(t, reg)[dead]; !ok || n != 0 {
-			t.Errorf("%s: deaths are %v, %v", name, n, ok)
+			t.Errorf("after the first message was %s, %s is %v (exported: %t)", name, dead, n, ok)
 		}
 	}
 	_, reg := newObserver(t, ObserverConfig{DBs: []string{"shop"}, Topics: []string{"orders"}})
 	found := values(t, reg)
 	for _, series := range []string{dead, `transaction_duration_seconds{db="shop",result="unknown"}`} {
 		if n, ok := found[series]; !ok || n != 0 {
-			t.Errorf("from the start %s is %v, %v", series, n, ok)
+			t.Errorf("at the start %s is %v (exported: %t)", series, n, ok)
 		}
 	}
 }
 
-// TestLagIsWithoutDelays: a message delayed on purpose is not late.
+// TestLagIsWithoutDelays: messages delayed on purpose do not count.
 func TestLagIsWithoutDelays(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for _, key := range []string{"other", delay.DelayedForKey, delay.DelayedUntilKey} {
@@ -239,7 +239,7 @@ func TestLagIsWithoutDelays(t *testing.T) {
 		o.PublishEnd(ctx, observe.PublishEnd{DB: "shop", Topic: "orders", Age: time.Hour})
 	}
 	if n := values(t, reg)[`lag_seconds{db="shop",topic="orders"}`]; n != 1 {
-		t.Errorf("%v of 3 messages count, 2 of which were delayed", n)
+		t.Errorf("%v messages count, want 1: the other two were delayed on purpose", n)
 	}
 }
 
@@ -258,23 +258,23 @@ func TestPausesEnd(t *testing.T) {
 	}
 	o.TopicResumed(t.Context(), observe.TopicResumed{DB: "shop", Scope: "a", Topic: "orders"})
 	if paused("a", "forwarder") != 0 || paused("a", "operator") != 1 || paused("b", "forwarder") != 1 {
-		t.Error("the end of one pause ended others")
+		t.Error("the end of one pause ended other pauses")
 	}
 	o.LanesOwned(t.Context(), meter.LanesOwned{DB: "shop", Scope: "b"})
 	if paused("a", "operator") != 1 || paused("b", "forwarder") != -1 {
-		t.Error("a stopped forwarder still pauses, or others no longer do")
+		t.Error("a stopped forwarder still pauses its topic, or a running one no longer does")
 	}
 }
 
-// TestObserverTakesAnyName: users name topics and handlers.
-func TestObserverTakesAnyName(t *testing.T) {
+// TestObserverAcceptsAnyName: users choose the names of handles, topics and handlers.
+func TestObserverAcceptsAnyName(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for _, topic := range []string{"", "a\xffb", "x\x00y", `quote " and \`, strings.Repeat("long", 300)} {
 		o.WriteEnd(t.Context(), observe.WriteEnd{DB: topic, Topic: topic, Messages: 1})
 		o.LanesOwned(t.Context(), meter.LanesOwned{DB: topic, Scope: topic})
 	}
 	if n := testutil.CollectAndCount(o, "outbox_written_messages_total"); n != 5 {
-		t.Errorf("%d of 5 topics are counted", n)
+		t.Errorf("%d of 5 topics were counted", n)
 	}
 	if _, err := reg.Gather(); err != nil {
 		t.Error(err)
@@ -296,7 +296,7 @@ func TestObserverIsSafeForConcurrentUse(t *testing.T) {
 	}
 	group.Wait()
 	if n := values(t, reg)[`deaths_total{db="shop",topic="orders"}`]; n != 400 {
-		t.Errorf("%v deaths of 400 were counted", n)
+		t.Errorf("%v of 400 deaths were counted", n)
 	}
 }
 

@@ -15,7 +15,7 @@ var pauses = []meter.PauseReason{
 	meter.PausedByBlockedKey, meter.PausedByHandlers, meter.PausedByBytes, meter.PausedByHungHandlers,
 }
 
-// partitionGauges are the gauges of the partitions of this process's subscribers.
+// partitionGauges describe the partitions that subscribers in this process read.
 type partitionGauges struct {
 	lag, pending, blocked, oldest, paused *prometheus.GaugeVec
 }
@@ -30,15 +30,17 @@ func (o *observer) definePartitions() {
 	o.partitions = partitionGauges{
 		lag: gauge("partition_lag_messages", "Offsets between the oldest unfinished message and the end of the "+
 			"partition."),
-		pending: gauge("partition_pending_messages", "Unfinished messages of the partition in memory."),
+		pending: gauge("partition_pending_messages", "Unfinished messages of the partition that are in memory."),
 		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each blocking its key."),
-		oldest:  gauge("partition_blocked_seconds", "Time for which the first blocked key has been failing; 0 = none."),
-		paused: gauge("partition_paused", "1 if the partition is not read: because a key is blocked, handlers are "+
-			"slower than the broker, enough bytes are in memory, or no handler has returned for five minutes; else 0.", "by"),
+		oldest: gauge("partition_blocked_seconds", "Time since the first failure of the key that has been blocked longest; "+
+			"0 = no key is blocked."),
+		paused: gauge("partition_paused", "1 if reading the partition is paused, else 0: because a key is blocked, "+
+			"handlers are slower than the broker, the limit of bytes in memory is reached, or no handler has returned for "+
+			"five minutes.", "by"),
 	}
 }
 
-// PartitionState is part of meter.PartitionObserver. The series of a revoked partition end.
+// PartitionState implements meter.PartitionObserver. It removes the series of a revoked partition.
 func (o *observer) PartitionState(_ context.Context, s meter.PartitionState) {
 	own := labels(s.Group, s.Topic, strconv.Itoa(int(s.Partition)))
 	p := &o.partitions

@@ -10,27 +10,28 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Limits of counts, as in package admin.
+// The limits of counts are the same as in package admin.
 const (
-	countEach = 10_000 // dead or failing, of a topic or consumer
-	countAll  = 20_000 // of all together, so that several share the bound
-	countLane = 100    // ready or delayed, of a lane
+	countEach = 10_000 // dead or failing messages of a topic or consumer
+	countAll  = 20_000 // dead or failing messages of all topics or consumers
+	countLane = 100    // ready or delayed messages of a lane
 )
 
-// cell names one count: its topic or consumer, and its state or the pauser.
+// cell is the key of a count: a topic, consumer or scope, and a state or who paused the topic.
 type cell struct{ of, state string }
 
-// counted is a number, and the age of the oldest in seconds.
+// counted is a count, and the age of the oldest item in seconds.
 type counted struct{ n, oldest float64 }
 
-// sample is the result of one query.
+// sample is the state of the tables at one time.
 type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
-	reads, unhandled                                map[cell]counted // topics
-	bounded                                         bool             // a count stopped at its bound
-	partitions                                      *partitions.Set  // nil = the outbox is one table
+	reads, unhandled                                map[cell]counted // by topic
+	bounded                                         bool             // a count stopped at its limit
+	partitions                                      *partitions.Set  // nil = not partitioned, or unknown
 }
 
+// scrape reads the state of the tables.
 func scrape(ctx context.Context, db *core.DB) (sample, error) {
 	s := sample{}
 	parts := map[string]*map[cell]counted{
@@ -48,7 +49,7 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		if err := rows.Scan(&part, &at.of, &at.state, &c.n, &more, &c.oldest); err != nil {
 			return err
 		}
-		was := (*parts[part])[at] // ready messages have two rows: delayed before, and never delayed
+		was := (*parts[part])[at] // a topic's ready messages come in two rows: once delayed, and never delayed
 		(*parts[part])[at] = counted{was.n + c.n, max(was.oldest, c.oldest)}
 		s.bounded = s.bounded || more
 		return nil
@@ -58,14 +59,14 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		switch {
 		case ctx.Err() != nil:
 			err = failed
-		case failed == nil && set.Partitioned: // Doctor reports why they cannot be read
+		case failed == nil && set.Partitioned: // admin.Doctor reports partitions that cannot be read
 			s.partitions = &set
 		}
 	}
 	return s, text.Explain(err)
 }
 
-// unread is 1 if messages of a topic are ready, and no running forwarder has the topic.
+// unread returns 1 if messages of a topic are ready, and none of the running forwarders publishes the topic; else 0.
 func (s sample) unread(topic string) float64 {
 	all, its := s.reads[cell{}], s.reads[cell{topic, ""}]
 	if s.outbox[cell{topic, "ready"}].n > 0 && len(s.reads) > 0 && all.n+its.n == 0 {
@@ -84,12 +85,13 @@ func (n *names) add(name string) {
 	(*n)[name] = true
 }
 
-// known holds everything seen so far: its series stay, with zeros.
+// known holds the names seen so far. Their series stay, at zero if nothing is left to count.
 type known struct {
 	topics, queues, consumers, scopes names
 }
 
-func (k *known) learn(s sample) {
+// add adds the names in a sample.
+func (k *known) add(s sample) {
 	for _, l := range []struct {
 		cells map[cell]counted
 		names *names

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics has all metrics of an Observer.
+// metrics are the metrics of an observer.
 type metrics struct {
 	txSeconds, publishSeconds, lag, readSeconds, settleSeconds, handleSeconds *prometheus.HistogramVec
 
@@ -17,7 +17,7 @@ type metrics struct {
 	lanes, paused *prometheus.GaugeVec
 }
 
-// The values of labels with few values.
+// The values of labels that have a fixed set of values.
 var (
 	txResults      = []string{"committed", "rolled_back", "failed", "unknown"}
 	publishResults = []string{"published", "retry", "unavailable", "permanent", "unknown", "stopped"}
@@ -26,7 +26,7 @@ var (
 	pausers        = []string{"forwarder", "operator"}
 )
 
-// define makes the metrics.
+// define creates the metrics.
 func (o *observer) define() {
 	of := func(labels []string) []string { return append([]string{"db"}, labels...) }
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -46,44 +46,46 @@ func (o *observer) define() {
 		return v
 	}
 	o.metrics = metrics{
-		txSeconds: histogram("transaction_duration_seconds", "Time of transactions of InTx and middleware.Tx from "+
-			"BEGIN to the end. Result unknown: the reply to COMMIT was lost.", "result"),
+		txSeconds: histogram("transaction_duration_seconds", "Duration of transactions of InTx and middleware.Tx, from "+
+			"BEGIN to COMMIT or ROLLBACK. Result unknown: the reply to COMMIT was lost.", "result"),
 
-		written: counter("written_messages_total", "Messages written to the outbox, including by transactions that were "+
+		written: counter("written_messages_total", "Messages written to the outbox, including messages that were rolled "+
+			"back later.", "topic"),
+		writtenBytes: counter("written_bytes_total", "Payload bytes written to the outbox, including messages that were "+
 			"rolled back later.", "topic"),
-		writtenBytes: counter("written_bytes_total", "Payload bytes of written messages.", "topic"),
-		writeErrors: counter("write_errors_total", "Calls of Publish, and handler results, that were refused or could "+
-			"not be written.", "topic"),
+		writeErrors: counter("write_errors_total", "Failed writes to the outbox, by Publish or for the messages that a "+
+			"handler returned.", "topic"),
 
-		published: counter("publishes_total", "Attempts to publish a message or to deliver it to a subscriber, by "+
-			"result. Result stopped: the forwarder stopped or lost the lane first.", "topic", "result"),
-		publishSeconds: histogram("publish_duration_seconds", "Time of a call of the publisher, failures included.", "topic"),
-		lag: histogram("lag_seconds", "Time from INSERT until the publisher returned, by the database's clock, "+
-			"without messages delayed on purpose.", "topic"),
-		dead: counter("deaths_total", "Messages of the outbox that died.", "topic"),
+		published: counter("publishes_total", "Attempts to publish a message, or to deliver it to a Subscriber, by "+
+			"result. Result stopped: the forwarder stopped or lost the lane before the attempt had a result.", "topic",
+			"result"),
+		publishSeconds: histogram("publish_duration_seconds", "Duration of calls to the publisher, including failed calls.",
+			"topic"),
+		lag: histogram("lag_seconds", "Time from INSERT until the publisher returned, on the database's clock. Messages "+
+			"delayed on purpose are not counted.", "topic"),
+		dead: counter("deaths_total", "Messages of the outbox that died. They are not retried until an operator requeues "+
+			"them.", "topic"),
 
-		lanes: gauge("owned_lanes", "Lanes (of 64 in its scope) that the forwarder in this process owns.", "scope"),
-		paused: gauge("forwarder_paused", "1 if the forwarder in this process, or an operator, has paused the topic; "+
+		lanes: gauge("owned_lanes", "Lanes, out of 64 per scope, that the forwarder in this process owns.", "scope"),
+		paused: gauge("forwarder_paused", "1 if the topic is paused, by the forwarder in this process or by an operator; "+
 			"else 0.", "scope", "topic", "by"),
 
-		readSeconds: histogram("read_duration_seconds", "Time of the forwarder's reads of the outbox.",
-			"scope"),
-		readRows:   counter("read_rows_total", "Messages that the forwarder read.", "scope"),
-		readErrors: counter("read_errors_total", "Reads of the outbox that failed.", "scope"),
-		settleSeconds: histogram("settle_duration_seconds", "Time of the forwarder's writes of results.",
-			"scope"),
-		settled: counter("settled_messages_total", "Messages whose result was written. A message that died counts as "+
+		readSeconds: histogram("read_duration_seconds", "Duration of the forwarder's reads of the outbox.", "scope"),
+		readRows:    counter("read_rows_total", "Messages that the forwarder read into memory.", "scope"),
+		readErrors:  counter("read_errors_total", "Failed reads of the outbox.", "scope"),
+		settleSeconds: histogram("settle_duration_seconds", "Duration of the statements in which the forwarder records "+
+			"results.", "scope"),
+		settled: counter("settled_messages_total", "Messages whose result was recorded. A message that died counts as "+
 			"dead and as failed.", "scope", "result"),
-		settleErrors: counter("settle_errors_total", "Failed writes of results, which are retried.", "scope"),
-		cleaned:      counter("cleaned_rows_total", "Rows deleted after their retention.", "table"),
+		settleErrors: counter("settle_errors_total", "Failed statements to record results. They are retried.", "scope"),
+		cleaned:      counter("cleaned_rows_total", "Rows deleted because their retention was over.", "table"),
 		cleanErrors:  counter("clean_errors_total", "Failed deletions of old rows.", "table"),
 
 		handled: counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher, by outcome. A "+
-			"mismatch also counts as duplicate.", "service", "handler", "topic", "outcome"),
-		handleSeconds: histogram("handle_duration_seconds", "Time of deliveries, from the first middleware of this "+
-			"library to the end of the transaction; for middleware.Batch, the time of each call, from BEGIN to "+
-			"COMMIT.", "service",
-			"handler", "topic"),
+			"mismatch also counts as a duplicate.", "service", "handler", "topic", "outcome"),
+		handleSeconds: histogram("handle_duration_seconds", "Duration of deliveries, from the first middleware of this "+
+			"library to the end of the transaction. For middleware.Batch: duration of each batch, from BEGIN to COMMIT.",
+			"service", "handler", "topic"),
 	}
 }
 
@@ -160,6 +162,7 @@ func (o *observer) newHandler(k handlerKey) *handlerSeries {
 	}
 }
 
+// each returns a metric for each value of a label.
 func each[M any](values []string, metric func(value string) M) map[string]M {
 	all := make(map[string]M, len(values))
 	for _, v := range values {

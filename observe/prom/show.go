@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// descs describes all metrics of a Collector.
+// descs are the descriptions of a collector's metrics.
 type descs struct {
 	up, seconds, bounded       *prometheus.Desc
 	messages, oldest, paused   *prometheus.Desc
@@ -22,40 +22,41 @@ func newDescs(db string) descs {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, by, own)
 	}
 	return descs{
-		up:      desc("up", "1 if the tables could be read, else 0, and then the other gauges are missing."),
-		seconds: desc("collect_duration_seconds", "Time of the last read of the tables."),
-		bounded: desc("counts_bounded", "1 if a count stopped at its limit, else 0: 10,000 dead or failing messages "+
-			"of a topic or consumer, 20,000 of all; 100 ready or delayed messages of a lane."),
+		up: desc("up", "1 if the tables could be read, else 0. While it is 0, the other figures from the tables are "+
+			"missing."),
+		seconds: desc("collect_duration_seconds", "Duration of the last read of the tables."),
+		bounded: desc("counts_bounded", "1 if a count stopped at its limit, else 0. Limits for dead messages and for "+
+			"failing messages: 10,000 per topic or consumer, 20,000 over all of them. For ready and for delayed messages: "+
+			"100 per lane. For the queue: 10,000 per state."),
 
-		messages: desc("messages", "Unpublished messages in the outbox; failing ones wait for another attempt.",
-			"topic", "state"),
-		oldest: desc("oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = none. The "+
-			"age of a delayed message begins when it is due.", "topic", "state"),
-		pausedFor: desc("topic_paused_seconds", "Time for which the topic has been paused; 0 = not paused.",
-			"topic", "by"),
-		unread: desc("topic_unread", "1 if messages of the topic are ready and no running forwarder publishes it, "+
-			"else 0.", "topic"),
-		paused: desc("topic_paused", "1 if the topic is paused: by a running forwarder because it is unavailable, or "+
-			"by an operator; else 0.", "topic", "by"),
+		messages: desc("messages", "Unpublished messages in the outbox, by state. A failing message waits for another "+
+			"attempt.", "topic", "state"),
+		oldest: desc("oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = none. A "+
+			"delayed message ages from the time when it is due.", "topic", "state"),
+		pausedFor: desc("topic_paused_seconds", "Time since the topic was paused; 0 = not paused.", "topic", "by"),
+		unread: desc("topic_unread", "1 if messages of the topic are ready, but none of the running forwarders publishes "+
+			"it; else 0.", "topic"),
+		paused: desc("topic_paused", "1 if the topic is paused, by a running forwarder because it is unavailable or by an "+
+			"operator; else 0.", "topic", "by"),
 
-		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, alive or vanished within the last hour.",
-			"state"),
-		lanes: desc("leased_lanes", "Lanes (of 64 in a scope) that running forwarders own.", "scope"),
+		forwarders: desc("forwarders", "Forwarders and Subscribers of the outbox that are alive, or that vanished within "+
+			"the last hour.", "state"),
+		lanes: desc("leased_lanes", "Lanes, out of 64 per scope, that running forwarders own.", "scope"),
 
-		inboxMessages: desc("inbox_messages", "Failing and dead messages of the inbox.", "consumer", "state"),
-		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message; 0 = none.",
+		inboxMessages: desc("inbox_messages", "Failing and dead messages in the inbox.", "consumer", "state"),
+		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message in the inbox; 0 = none.",
 			"consumer"),
 
-		queueMessages: desc("queue_messages", "Messages in the queue that are not done; failing ones wait for another "+
-			"attempt.", "topic", "state"),
-		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready or failing and "+
-			"not being handled; 0 = none. The age of a delayed message begins when it is due.", "topic", "state"),
-		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute and none "+
-			"is handled, else 0.", "topic"),
+		queueMessages: desc("queue_messages", "Messages in the queue that are not done, by state. A failing message waits "+
+			"for another attempt.", "topic", "state"),
+		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready or failing and is "+
+			"not being handled; 0 = none. A delayed message ages from the time when it is due.", "topic", "state"),
+		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute while none "+
+			"is being handled; else 0.", "topic"),
 
-		partitions: desc("table_partitions", "Partitions of the outbox table, without the default."),
-		ahead: desc("table_partitions_ahead", "Partitions of the outbox table ahead of the last id; at 0 the default "+
-			"partition takes the messages."),
+		partitions: desc("table_partitions", "Partitions of the outbox table, without the default partition."),
+		ahead: desc("table_partitions_ahead", "Partitions of the outbox table above the last id. At 0, the default "+
+			"partition takes new messages, or will soon."),
 	}
 }
 
@@ -66,12 +67,12 @@ func (d descs) all() []*prometheus.Desc {
 	}
 }
 
-// show sends the results, with zeros for known names without rows.
+// show sends the figures of a sample, and zeros for known names that the sample lacks.
 func (c *collector) show(s sample, to chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, value float64, of ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels(of...)...)
 	}
-	// Nothing has been seen yet: a dashboard shows zeros, without a topic.
+	// If no name is known yet, one series without a name lets dashboards show zeros.
 	unnamed := func(all names) names {
 		if len(all) == 0 {
 			return names{"": true}
