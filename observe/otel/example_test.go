@@ -12,9 +12,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/otel"
 )
 
-// The trace of a request continues where its message is handled, in another process and after any number of attempts,
-// because it is stored with the message. A program passes the Observer to its handle, in outbox.DBConfig.Observers,
-// which calls it; here we call it ourselves.
+// The trace of a request continues in the handler of its message, in another process and after any number of attempts,
+// because the span context is stored with the message. Programs pass the observer to a handle, in
+// outbox.DBConfig.Observers. Here the example calls it as a handle would.
 func Example() {
 	seen, err := otel.NewObserver(otel.ObserverConfig{System: "nats"})
 	if err != nil {

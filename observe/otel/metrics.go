@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
 )
 
-// operation is an operation on a message, as named by the conventions.
+// operation is a messaging operation of the semantic conventions.
 type operation struct {
 	name string
 	kind attribute.KeyValue
@@ -43,14 +43,14 @@ func newMetrics(meter metric.Meter) (m metrics, err error) {
 	m.consumed, errs[2] = messagingconv.NewClientConsumedMessages(meter)
 	m.handling, errs[3] = messagingconv.NewProcessDuration(meter, seconds)
 	m.lag, errs[4] = meter.Float64Histogram("outbox.message.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("Time of published messages in the outbox, without messages delayed on purpose."))
+		metric.WithDescription("Time from insert to publish, without messages delayed on purpose."))
 	m.dead, errs[5] = meter.Int64Counter("outbox.dead.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages of the outbox that died: no forwarder retries them."))
+		metric.WithDescription("Messages of the outbox that died. They are not retried until an operator requeues them."))
 	return m, errors.Join(errs[:]...)
 }
 
-// sent counts messages that were created or sent, failures included. Messages sent with COMMIT have no duration of
-// their own.
+// sent counts messages that were created or sent, including failures. The duration is 0 for messages written together
+// with COMMIT, and is not recorded.
 func (m *metrics) sent(ctx context.Context, set attribute.Set, messages int, took time.Duration) {
 	m.messages.AddSet(ctx, int64(messages), set)
 	if took > 0 {
@@ -58,11 +58,12 @@ func (m *metrics) sent(ctx context.Context, set attribute.Set, messages int, too
 	}
 }
 
+// late records the lag of a published message.
 func (m *metrics) late(ctx context.Context, set attribute.Set, age time.Duration) {
 	m.lag.Record(ctx, age.Seconds(), metric.WithAttributeSet(set))
 }
 
-// processed counts a message. A batch records its duration once.
+// processed counts a handled message. Only one message of a batch has a duration.
 func (m *metrics) processed(ctx context.Context, set attribute.Set, batch int, took time.Duration) {
 	m.consumed.AddSet(ctx, 1, set)
 	if batch == 0 || took > 0 {
@@ -70,17 +71,18 @@ func (m *metrics) processed(ctx context.Context, set attribute.Set, batch int, t
 	}
 }
 
+// died counts a dead message.
 func (m *metrics) died(ctx context.Context, set attribute.Set) {
 	m.dead.Add(ctx, 1, metric.WithAttributeSet(set))
 }
 
-// series names the attributes of a value.
+// series identifies a time series by the values of its attributes.
 type series struct {
 	op                          *operation
 	db, topic, service, failure string
 }
 
-// sets caches attribute sets: creating them for each message would cost more than counting it.
+// sets caches attribute sets, because creating one for each message would cost more than counting the message.
 type sets struct{ known sync.Map }
 
 func (s *sets) of(system string, key series) attribute.Set {

@@ -17,12 +17,15 @@ const scope = "github.com/millrace-go/watermill-outbox/observe/otel"
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// TracerProvider and MeterProvider; default: the global ones. A noop provider switches one of them off.
+	// TracerProvider and MeterProvider create the spans and the instruments; default: the global providers. To switch
+	// traces or metrics off, set a noop provider.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator carries the span context in metadata; default: the global one, or W3C Trace Context if none is set.
+	// Propagator writes span contexts to the metadata of messages, and reads them; default: the global propagator, or W3C
+	// Trace Context if none is set.
 	Propagator propagation.TextMapPropagator
-	// System is the attribute messaging.system; default "outbox". Set it to your broker's, such as "kafka".
+	// System is the value of the attribute messaging.system; default "outbox". Set it to the name of your broker, such as
+	// "kafka".
 	System string
 }
 
@@ -56,21 +59,22 @@ var (
 	_ observe.DeadObserver    = (*observer)(nil)
 )
 
-// NewObserver returns an observer that records spans and metrics of the handles that it is passed to, any number of
-// them (outbox.DBConfig.Observers). It is safe for concurrent use. NewObserver returns the errors of the MeterProvider.
+// NewObserver returns an observer that records spans and metrics. Pass it to any number of handles
+// (outbox.DBConfig.Observers). It is safe for concurrent use. NewObserver returns an error if the MeterProvider cannot
+// create an instrument.
 func NewObserver(cfg ObserverConfig) (observe.Observer, error) {
 	cfg.setDefaults()
 	m, err := newMetrics(cfg.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)))
 	if err != nil {
-		return nil, fmt.Errorf("make instruments: %w", err)
+		return nil, fmt.Errorf("create instruments: %w", err)
 	}
 	return &observer{
 		cfg: cfg, metrics: m, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
 	}, nil
 }
 
-// errorType returns the attribute error.type of an error without another name: the type of the first error that is not
-// only joined or wrapped.
+// errorType returns the value of the attribute error.type for an error without a verdict or outcome: the Go type of the
+// first error inside joins and wraps.
 func errorType(err error) string {
 	for {
 		joined, ok := err.(interface{ Unwrap() []error })

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// global is the global propagator, or W3C Trace Context while none is set.
+// global is the global propagator at the time of the call, or W3C Trace Context while none is set.
 type global struct{}
 
 func (global) now() propagation.TextMapPropagator {
@@ -25,20 +25,20 @@ func (g global) Extract(ctx context.Context, from propagation.TextMapCarrier) co
 }
 func (g global) Fields() []string { return g.now().Fields() }
 
-// stored returns ctx with the span context that came with a message, if any, and the span context itself.
+// stored returns ctx with the span context in a message's metadata, if any, and that span context.
 func (o *observer) stored(ctx context.Context, msg *message.Message) (context.Context, trace.SpanContext) {
 	if len(msg.Metadata) == 0 {
 		return ctx, trace.SpanContext{}
 	}
 	with := o.cfg.Propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata))
 	of := trace.SpanContextFromContext(with)
-	if !of.IsRemote() { // this span context is from ctx, because the message brought none
+	if !of.IsRemote() { // it is from ctx: the message has no span context
 		return ctx, trace.SpanContext{}
 	}
 	return with, of
 }
 
-// store puts the span context of ctx into the message.
+// store writes the span context of ctx to the message's metadata.
 func (o *observer) store(ctx context.Context, msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}

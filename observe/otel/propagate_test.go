@@ -22,8 +22,8 @@ func spanContext() trace.SpanContext {
 
 const traceparent = "00-01000000000000000000000000000000-0200000000000000-01"
 
-// TestWithoutASetup: without providers and a propagator there are no spans, and an incoming trace is passed on.
-func TestWithoutASetup(t *testing.T) {
+// TestWithoutSetup: without providers and a propagator no span is recorded, and an incoming trace is passed on.
+func TestWithoutSetup(t *testing.T) {
 	made, err := NewObserver(ObserverConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -33,23 +33,23 @@ func TestWithoutASetup(t *testing.T) {
 	o.WriteEnd(o.WriteStart(t.Context(), observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}}),
 		observe.WriteEnd{Topic: "orders"})
 	if len(msg.Metadata) != 0 {
-		t.Errorf("metadata stored without a span: %v", msg.Metadata)
+		t.Errorf("metadata is %v although no span exists", msg.Metadata)
 	}
 	msg.Metadata = nil
 	o.WriteStart(trace.ContextWithSpanContext(t.Context(), spanContext()), observe.WriteStart{
 		Topic: "orders", Messages: []*message.Message{msg},
 	})
 	if msg.Metadata["traceparent"] != traceparent {
-		t.Errorf("stored %v, not the span of the context", msg.Metadata)
+		t.Errorf("metadata is %v, want the span of the context", msg.Metadata)
 	}
 	ctx := o.PublishStart(t.Context(), observe.PublishStart{Topic: "orders", Message: msg, Attempt: 1})
 	if trace.SpanContextFromContext(ctx).TraceID() != spanContext().TraceID() {
-		t.Error("the message is not published in the stored trace")
+		t.Error("publishing does not continue the stored trace")
 	}
 	o.PublishEnd(ctx, observe.PublishEnd{Topic: "orders"})
 	ctx = o.HandleStart(t.Context(), observe.HandleStart{Topic: "orders", Message: msg})
 	if trace.SpanContextFromContext(ctx).TraceID() != spanContext().TraceID() {
-		t.Error("the message is not handled in the stored trace")
+		t.Error("handling does not continue the stored trace")
 	}
 	o.HandleEnd(ctx, observe.HandleEnd{Topic: "orders", Outcome: observe.Mismatch})
 	o.HandleEnd(ctx, observe.HandleEnd{Topic: "orders", Outcome: observe.Failed, Err: errors.New("failed")})
@@ -77,7 +77,7 @@ func TestGlobalPropagator(t *testing.T) {
 	}
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator())
 	if store()["traceparent"] != traceparent {
-		t.Error("W3C is not used while no propagator is set")
+		t.Error("W3C Trace Context is not used although no propagator is set")
 	}
 	otel.SetTextMapPropagator(propagation.Baggage{})
 	if m := store(); len(m) != 0 {
@@ -89,7 +89,7 @@ func TestErrorType(t *testing.T) {
 	plain := errors.New("a")
 	for _, err := range []error{plain, fmt.Errorf("b: %w", plain), errors.Join(nil, plain, errors.New("c")), nil} {
 		if got := errorType(err); got != "*errors.errorString" {
-			t.Errorf("%v is of type %s", err, got)
+			t.Errorf("error.type of %v is %s", err, got)
 		}
 	}
 }

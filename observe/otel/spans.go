@@ -22,23 +22,23 @@ const (
 	attrOutcome = attribute.Key("outbox.outcome")
 )
 
-// common are the attributes of all spans.
+// common sets the attributes that all spans have, and more.
 func (o *observer) common(op *operation, db, topic string, more ...attribute.KeyValue) trace.SpanStartOption {
 	return trace.WithAttributes(append(more, semconv.MessagingSystemKey.String(o.cfg.System),
 		semconv.MessagingOperationName(op.name), op.kind,
 		semconv.MessagingDestinationName(topic), attrDB.String(db))...)
 }
 
-// creating is the key of the spans of a WriteStart.
+// creating is the context key of the spans that WriteStart began.
 type creating struct{}
 
-// WriteStart is part of observe.WriteObserver. Each message gets its own span and carries the span's context.
+// WriteStart implements observe.WriteObserver. Each message gets its own span and carries the span's context.
 func (o *observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
 	spans := make([]trace.Span, 0, len(start.Messages))
 	for _, msg := range start.Messages {
 		parent := ctx
 		if !trace.SpanContextFromContext(ctx).IsValid() {
-			parent, _ = o.stored(ctx, msg) // the caller put it there
+			parent, _ = o.stored(ctx, msg) // put there by the caller
 		}
 		with, span := o.tracer.Start(parent, create.name+" "+start.Topic, trace.WithSpanKind(trace.SpanKindProducer),
 			o.common(create, start.DB, start.Topic, semconv.MessagingMessageID(msg.UUID),
@@ -51,7 +51,7 @@ func (o *observer) WriteStart(ctx context.Context, start observe.WriteStart) con
 	return context.WithValue(ctx, creating{}, spans)
 }
 
-// WriteEnd is part of observe.WriteObserver.
+// WriteEnd implements observe.WriteObserver.
 func (o *observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 	spans, _ := ctx.Value(creating{}).([]trace.Span)
 	failure := ""
@@ -66,16 +66,16 @@ func (o *observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 		end.Messages, end.Duration)
 }
 
-// sending is the context key of a PublishStart's span, distinct from the writer's, and of whether the message was
-// delayed on purpose.
+// sending is the context key of a sent. It differs from the writer's key, because the contexts may be nested.
 type sending struct{}
 
+// sent is the span that PublishStart began, and whether the message was delayed on purpose.
 type sent struct {
 	span    trace.Span
 	delayed bool
 }
 
-// PublishStart is part of observe.PublishObserver.
+// PublishStart implements observe.PublishObserver.
 func (o *observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient),
 		o.common(send, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
@@ -90,7 +90,7 @@ func (o *observer) PublishStart(ctx context.Context, start observe.PublishStart)
 	return context.WithValue(ctx, sending{}, sent{span, m[delay.DelayedUntilKey] != "" || m[delay.DelayedForKey] != ""})
 }
 
-// PublishEnd is part of observe.PublishObserver.
+// PublishEnd implements observe.PublishObserver.
 func (o *observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	of, ok := ctx.Value(sending{}).(sent)
 	failure := ""
@@ -113,10 +113,10 @@ func (o *observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	}
 }
 
-// processing is the key of the span of a HandleStart.
+// processing is the context key of the span that HandleStart began.
 type processing struct{}
 
-// HandleStart is part of observe.HandleObserver.
+// HandleStart implements observe.HandleObserver.
 func (o *observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
 		o.common(process, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
@@ -136,10 +136,10 @@ func (o *observer) HandleStart(ctx context.Context, start observe.HandleStart) c
 	return context.WithValue(ctx, processing{}, span)
 }
 
-// HandleEnd is part of observe.HandleObserver.
+// HandleEnd implements observe.HandleObserver.
 func (o *observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 	span, ok := ctx.Value(processing{}).(trace.Span)
-	if end.Outcome == observe.Mismatch { // reported besides Duplicate
+	if end.Outcome == observe.Mismatch { // reported in addition to Duplicate
 		if ok {
 			span.AddEvent("mismatch")
 		}
@@ -164,11 +164,12 @@ func (o *observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 		end.Batch, end.Duration)
 }
 
-// MessageDead is part of observe.DeadObserver.
+// MessageDead implements observe.DeadObserver.
 func (o *observer) MessageDead(ctx context.Context, dead observe.MessageDead) {
 	o.metrics.died(ctx, o.sets.of(o.cfg.System, series{op: send, db: dead.DB, topic: dead.Topic}))
 }
 
+// fail records the error of a span, if any.
 func fail(span trace.Span, err error, failure string) {
 	if err != nil && span.IsRecording() {
 		span.SetAttributes(semconv.ErrorTypeKey.String(failure))
