@@ -8,20 +8,18 @@
 //
 // Names follow the semantic conventions for messaging, version 1.43. Each message has these spans:
 //
-//	span             kind      covers                        parent
-//	create <topic>   producer  the write to the outbox       the writer's span, of a request or of another message's
-//	                                                         handler
-//	send <topic>     client    an attempt of the forwarder   create, for the first attempt; later attempts begin
-//	                           to publish or deliver it      traces of their own, linked to create
-//	process <topic>  consumer  the call of a handler         the span in the message's context, or else create
+//	span             kind      covers                     parent
+//	create <topic>   producer  the write to the outbox    the span in the writer's context
+//	send <topic>     client    an attempt of the          create, for the first attempt; later attempts
+//	                           forwarder                  begin traces of their own, linked to create
+//	process <topic>  consumer  the call of a handler      the span in the message's context, or create
 //
 // The span context of create is stored in the message's metadata, usually as traceparent, and arrives with the message
 // whichever attempt delivers it. The gap between create and send is the time spent in the outbox. Later attempts have
 // traces of their own because the first trace may have ended long before.
 //
-// If a forwarder.Subscriber or an in-memory Pub/Sub delivers the message, process is a child of the span of that
-// delivery, and is linked to create. The spans of messages that a handler returns, or publishes with its context, are
-// children of its process span.
+// If a forwarder.Subscriber or an in-memory Pub/Sub delivers the message, process is a child of that delivery's span,
+// and is linked to create. The create spans of messages that a handler publishes are children of its process span.
 //
 // The broker must carry metadata as headers. Watermill's marshalers for Kafka and NATS do, except the JSON and Gob
 // marshalers for NATS. A publisher with its own tracing replaces the span context in the message.
@@ -31,7 +29,7 @@
 // Instruments follow the conventions too: messaging.client.sent.messages, messaging.client.operation.duration (for
 // create and send), messaging.client.consumed.messages and messaging.process.duration. This package adds
 // outbox.message.lag, the time from insert to publish on the database's clock, without messages delayed on purpose, and
-// outbox.dead.messages. For the number of pending messages use observe/prom.
+// outbox.dead.messages. For pending messages use observe/prom.
 //
 // Spans contain no payloads. The status of a failed span has the text of its error.
 package otel
