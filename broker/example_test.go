@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 )
 
-// A broker of your own: admin.Reconcile needs a way to read its messages.
+// shelf is a broker in memory: its topics, each with its messages.
 type shelf map[string][]struct {
 	uuid string
 	at   time.Time
@@ -17,11 +17,11 @@ type shelf map[string][]struct {
 var _ broker.TopicReader = shelf{}
 
 func (s shelf) Each(_ context.Context, topic string, after time.Time, fn func(uuid string) error) error {
-	held, ok := s[topic]
+	kept, ok := s[topic]
 	if !ok {
-		return fmt.Errorf("there is no topic %q", topic)
+		return fmt.Errorf("unknown topic %q", topic)
 	}
-	for _, msg := range held {
+	for _, msg := range kept {
 		if msg.at.Before(after) {
 			continue
 		}
@@ -32,21 +32,21 @@ func (s shelf) Each(_ context.Context, topic string, after time.Time, fn func(uu
 	return nil
 }
 
-// A TopicReader for another broker. admin.Reconcile sends published messages again that Each does not return.
+// A TopicReader for a broker of your own. admin.Reconcile publishes the messages again that Each does not report.
 func Example() {
 	noon := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
-	var held broker.TopicReader = shelf{"orders": {
+	var kept broker.TopicReader = shelf{"orders": {
 		{"order-1", noon.Add(-time.Hour)}, {"order-2", noon}, {"order-4", noon.Add(time.Minute)},
 	}}
 	show := func(uuid string) error {
 		fmt.Println(uuid)
 		return nil
 	}
-	fmt.Println(held.Each(context.Background(), "orders", noon, show))
-	fmt.Println(held.Each(context.Background(), "payments", noon, show))
+	fmt.Println(kept.Each(context.Background(), "orders", noon, show))
+	fmt.Println(kept.Each(context.Background(), "payments", noon, show))
 	// Output:
 	// order-2
 	// order-4
 	// <nil>
-	// there is no topic "payments"
+	// unknown topic "payments"
 }
