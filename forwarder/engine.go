@@ -29,8 +29,8 @@ const (
 // two public types.
 //
 // Its goroutines: the reader, the settler, the rebalancer, the timer, the reporter, the maintainer, the cleaner,
-// watchPauses, recordPauses, a listener, and the workers. Their shared state is guarded by mu, which only locked takes, on
-// behalf of step.
+// watchPauses, recordPauses, a listener, and the workers. Their shared state is guarded by mu, which only locked takes,
+// on behalf of step.
 type engine struct {
 	pooled       bool // one of a Group: it has no connection of its own
 	db           *core.DB

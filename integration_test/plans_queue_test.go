@@ -71,7 +71,9 @@ func queueStatements() []planned {
 		{name: "HoldMessages", sql: sqltext.HoldMessages, args: with(), indexes: key},
 		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: settled},
 		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: settled,
-			args: []any{sources, ids, topics, texts, payloads, metadata, payloads, texts, texts, numbers, make([]float64, some)}},
+			args: []any{
+				sources, ids, topics, texts, payloads, metadata, payloads, texts, texts, numbers, make([]float64, some),
+			}},
 		{name: "SeeMessage", sql: sqltext.SeeMessage, args: []any{"plan", "50000", []byte("x")}, indexes: key},
 		{name: "GetMessage", sql: sqltext.GetMessage, args: []any{"plan", "50000"}, indexes: key},
 		{name: "MarkProcessed", sql: sqltext.MarkProcessed, args: []any{"plan", "50000", false}, indexes: key},

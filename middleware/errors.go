@@ -16,8 +16,8 @@ var (
 	errUncaptured = errors.New("the handler returned messages that would be published after the commit, where a " +
 		"failure could not be retried: add middleware.Outbox inside middleware.Inbox")
 
-	// errReturned is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
-	// UUID. Written to the outbox again, the message could loop forever.
+	// errReturned is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by
+	// its UUID. Written to the outbox again, the message could loop forever.
 	errReturned = errors.New("the handler returned the message that was delivered to it from the outbox: " +
 		"return one with a new UUID; a forwarder.Forwarder passes messages on to a broker")
 )

@@ -27,10 +27,10 @@ type OutboxConfig struct {
 // causation_id (the UUID of the consumed message). Middlewares that decorate returned messages, such as Watermill's
 // CorrelationID, go inside.
 //
-// Outbox returns an error if a handler of forwarder.Subscriber returns the message that was delivered to it, which would
-// loop; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message that
-// cannot be stored; an error if there is no topic; and the handler's errors. The constructor returns an error if pub is
-// nil, or one that names an invalid field. Outbox logs nothing.
+// Outbox returns an error if a handler of forwarder.Subscriber returns the message that was delivered to it, which
+// would loop; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message
+// that cannot be stored; an error if there is no topic; and the handler's errors. The constructor returns an error if
+// pub is nil, or one that names an invalid field. Outbox logs nothing.
 func Outbox(
 	pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter,
 ) (message.HandlerMiddleware, error) {

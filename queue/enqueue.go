@@ -45,8 +45,8 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 	return s.enqueueItems(ctx, items, len(items) > 1)
 }
 
-// enqueueItems is Enqueue. Without a transaction in ctx, and without inTx, each statement is committed on its own, which
-// saves round trips.
+// enqueueItems is Enqueue. Without a transaction in ctx, and without inTx, each statement is committed on its own,
+// which saves round trips.
 func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]EnqueueResult, error) {
 	records, err := s.records(items)
 	if err != nil || len(items) == 0 {

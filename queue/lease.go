@@ -12,8 +12,8 @@ import (
 
 // Renew makes leases end leaseTTL from now, and returns the messages that it renewed. A missing message has or gets
 // another owner and may be handled twice, or a transaction has locked it, such as that of a handler that acked it. It
-// returns ErrInvalid for a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table
-// refuses some messages, the others are renewed and returned, with an error that names a refused one.
+// returns ErrInvalid for a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on
+// the table refuses some messages, the others are renewed and returned, with an error that names a refused one.
 func (s *Store) Renew(ctx context.Context, owner Owner, leaseTTL time.Duration, ids ...ID) ([]ID, error) {
 	if leaseTTL < minLease {
 		return nil, fmt.Errorf("%w: the lease of Renew is %s: it must be at least %s", ErrInvalid, leaseTTL, minLease)

@@ -75,8 +75,8 @@ var (
 	_ outbox.Runner = (*Handler)(nil)
 )
 
-// New returns a Handler. It does no I/O. It returns outbox.ErrNoDB or an error that names an invalid field. A nil logger
-// is the logger of db.
+// New returns a Handler. It does no I/O. It returns outbox.ErrNoDB or an error that names an invalid field. A nil
+// logger is the logger of db.
 func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Handler, error) {
 	a, err := admin.New(db, cfg.Admin, logger)
 	if err != nil {

@@ -64,14 +64,15 @@ func TestService(t *testing.T) {
 	published := func(want int) {
 		t.Helper()
 		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-			var bookings, letters int
+			var bookings, deadLetters int
 			_ = pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE topic = 'bookings'),
-				count(*) FILTER (WHERE topic = 'dead_letters') FROM outbox WHERE published_at IS NOT NULL`).Scan(&bookings, &letters)
-			if bookings == want && letters == 1 {
+				count(*) FILTER (WHERE topic = 'dead_letters') FROM outbox WHERE published_at IS NOT NULL`).
+				Scan(&bookings, &deadLetters)
+			if bookings == want && deadLetters == 1 {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%d bookings and %d dead letters were published, not %d and 1", bookings, letters, want)
+				t.Fatalf("%d bookings and %d dead letters were published, not %d and 1", bookings, deadLetters, want)
 			}
 		}
 	}

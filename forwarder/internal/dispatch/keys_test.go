@@ -51,7 +51,7 @@ func TestReceiverAsksForAWait(t *testing.T) {
 	d.want(d.drain(), 1, 2)
 }
 
-// TestSnoozedMessage: it is charged nothing but the attempt by which it blocks its key, and is not reported as rejected.
+// TestSnoozedMessage: only the attempt that blocked its key is charged, and the message is not reported as rejected.
 func TestSnoozedMessage(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 1, 2)

@@ -298,8 +298,8 @@ func TestProbeCandidatesAreDifferent(t *testing.T) {
 	t.Fatal("the good row does not probe its topic")
 }
 
-// TestRetryWithoutAKeyProbesItsTopic: the first read after a pause brings a probe, however many retries are overdue, and
-// the others wait for the topic.
+// TestRetryWithoutAKeyProbesItsTopic: the first read after a pause brings a probe, however many retries are overdue,
+// and the others wait for the topic.
 func TestRetryWithoutAKeyProbesItsTopic(t *testing.T) {
 	for _, rows := range []int{2, 13} { // more than a read requests
 		d := newDesk(t, dispatch.Config{Concurrency: 20, Rows: 40})
@@ -345,8 +345,8 @@ func TestRetryWithoutAKeyProbesItsTopic(t *testing.T) {
 	}
 }
 
-// TestRetryProbesItsTopicBehindOtherRetries: earlier retries of another topic are all that a read requests. The topic is
-// not opened between two probes, and the pause grows.
+// TestRetryProbesItsTopicBehindOtherRetries: earlier retries of another topic are all that a read requests. The topic
+// is not opened between two probes, and the pause grows.
 func TestRetryProbesItsTopicBehindOtherRetries(t *testing.T) {
 	for _, key := range []string{"", "k"} {
 		t.Run("key "+key, func(t *testing.T) {
