@@ -115,7 +115,7 @@ func (d *doing) findLetters(ctx context.Context, dead []Message) error {
 				}
 			}
 			return err
-		}, sqltext.LettersOf, from, min(to, from+rowsLook-1), consumers, ids)
+		}, sqltext.DeadLettersOf, from, min(to, from+rowsLook-1), consumers, ids)
 	}
 	return err
 }

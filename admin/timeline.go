@@ -253,7 +253,7 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 			e.DeadLetter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
 			events = append(events, e)
 			return err
-		}, sqltext.LettersWithin, from, min(to, from+rowsLook-1), uuids)
+		}, sqltext.DeadLettersWithin, from, min(to, from+rowsLook-1), uuids)
 	}
 	return events, err
 }

@@ -23,7 +23,7 @@ func fetchAtRest() string {
 	list := func(v int) string {
 		return "'{" + strings.TrimSuffix(strings.Repeat(fmt.Sprint(v)+",", 64), ",") + "}'"
 	}
-	return "PREPARE looked AS " + sqltext.Tables{}.Render(sqltext.FetchApart) + ";" + strings.Join([]string{
+	return "PREPARE prepared AS " + sqltext.Tables{}.Render(sqltext.FetchApart) + ";" + strings.Join([]string{
 		"''", "'" + anOwner + "'", "'{}'", "'{}'", "'{}'", "'{}'", list(1), list(last), list(100), list(100), "'{}'",
 		"32768", "8192",
 	}, ", ")
@@ -35,7 +35,7 @@ func settleHundred() string {
 	for i := range 100 {
 		ids, none = append(ids, fmt.Sprint((partitionCount-1)*partitionIDs+1000+3*i)), append(none, "x")
 	}
-	return "PREPARE looked AS " + sqltext.Tables{}.Render(sqltext.SettlePublished) + ";'{" + strings.Join(ids, ",") +
+	return "PREPARE prepared AS " + sqltext.Tables{}.Render(sqltext.SettlePublished) + ";'{" + strings.Join(ids, ",") +
 		"}', '{" + strings.Join(none, ",") + "}', '{life}', 0"
 }
 
@@ -92,7 +92,7 @@ func (b *bench) pagesOf(inParts bool, statement func() string) func(context.Cont
 		}
 		for range 3 { // the first run reads catalogs
 			var text []byte
-			if err = tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked("+args+")",
+			if err = tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE prepared("+args+")",
 				pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
 				return m, err
 			}

@@ -413,7 +413,7 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 	}
 	run := func(q drive.Querier) {
 		for _, s := range []string{
-			"SET plan_cache_mode = force_generic_plan", "PREPARE looked AS " + sqltext.Tables{}.Render(statement),
+			"SET plan_cache_mode = force_generic_plan", "PREPARE prepared AS " + sqltext.Tables{}.Render(statement),
 		} {
 			_, err := q.Exec(t.Context(), s)
 			require.NoError(t, err, s)
@@ -421,7 +421,7 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 		var text []byte
 		for range 3 { // the first run reads catalogs
 			require.NoError(t, drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&text) },
-				"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked("+strings.Join(literals, ", ")+")"))
+				"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE prepared("+strings.Join(literals, ", ")+")"))
 			var root []struct {
 				Plan struct {
 					Hit  int64 `json:"Shared Hit Blocks"`
@@ -431,7 +431,7 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 			require.NoError(t, json.Unmarshal(text, &root))
 			visited = root[0].Plan.Hit + root[0].Plan.Read
 		}
-		_, err := q.Exec(t.Context(), "DEALLOCATE looked")
+		_, err := q.Exec(t.Context(), "DEALLOCATE prepared")
 		require.NoError(t, err)
 	}
 	if reading {

@@ -85,7 +85,7 @@ func (o *errorHandler) markDead(
 		}
 		marked, id, consumer = false, c.key, c.consumer
 		err = drive.Collect(ctx, q, func(rows drive.Rows) error { marked = true; return rows.Scan(&revived) },
-			o.db.Render(sqltext.BuryInbox), consumer, id, text.OfError(cause))
+			o.db.Render(sqltext.MarkInboxDead), consumer, id, text.OfError(cause))
 		if err != nil {
 			return false, err
 		}

@@ -199,7 +199,7 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	if err != nil {
 		return err
 	}
-	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, []byte(it.raw.Payload), string(encoded),
+	_, err = q.Exec(ctx, db.Render(sqltext.InsertDead), it.raw.UUID, it.topic, []byte(it.raw.Payload), string(encoded),
 		text.OfError(why))
 	return err
 }

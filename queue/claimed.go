@@ -38,7 +38,7 @@ type claimed struct {
 	acking  bool        // acked after its handler returned, result not known yet; guarded by loop.mu
 	locked  atomic.Bool // acked in a transaction: the handler's ack there finds out whether the lease was lost
 	acked   atomic.Bool // the transaction committed
-	ackNote int64       // distinguishes this ack from later ones
+	ackToken int64       // distinguishes this ack from later ones
 	// claimed again here before its handler returned, because its lease expired or it was just given back
 	again atomic.Bool
 
@@ -163,7 +163,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 			}
 			o := of[id]
 			delete(of, id)
-			o.ackNote, n = note, n+1
+			o.ackToken, n = note, n+1
 			acked = append(acked, o)
 			return nil
 		}, sqltext.AckInTx, c.loop.owner.String(), sources, messageIDs, s.cfg.KeepPayload)
@@ -208,7 +208,7 @@ func (c *claimed) Unack(ctx context.Context) error {
 	if err == nil {
 		_, err = s.exec(core.OutsideTx(ctx), "undo an ack", sqltext.UnackMessage, c.Source, c.MessageID,
 			c.loop.owner.String(),
-			c.loop.cfg.lease.Seconds(), c.Payload, metadata, c.ackNote)
+			c.loop.cfg.lease.Seconds(), c.Payload, metadata, c.ackToken)
 	}
 	c.locked.Store(false)
 	return err

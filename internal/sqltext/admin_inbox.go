@@ -23,9 +23,9 @@ const (
 ), bound AS MATERIALIZED (
     SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM consumers
 )
-SELECT c.consumer, r.n, r.looked >= bound.n, coalesce(r.oldest, 0), r.often
+SELECT c.consumer, r.n, r.scanned >= bound.n, coalesce(r.oldest, 0), r.often
   FROM consumers c CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS looked, count(*) FILTER (WHERE q.attempts > 0) AS n,
+       SELECT count(*) AS scanned, count(*) FILTER (WHERE q.attempts > 0) AS n,
          extract(epoch FROM clock_timestamp() - min(q.received_at) FILTER (WHERE q.attempts > 0))::float8 AS oldest,
          count(*) FILTER (WHERE q.attempts > 3) AS often
          FROM (SELECT i.attempts, ` + receivedAt + ` FROM {inbox} i WHERE i.consumer = c.consumer AND `

@@ -66,13 +66,13 @@ HAVING min(w.since) < clock_timestamp() - interval '1 minute' AND count(w.owner)
 	// topic.
 	//
 	// Arguments: rows to read.
-	QueueRates = `WITH looked AS (
+	QueueRates = `WITH scanned AS (
     SELECT q.topic, q.done_at FROM {queue} q
      WHERE q.state = 'done' AND q.done_at > statement_timestamp() - interval '1 minute' ORDER BY q.done_at DESC
        LIMIT $1::bigint
 )
 SELECT l.topic, count(*) / (SELECT CASE WHEN count(*) < $1::bigint THEN 60
-                                        ELSE greatest(1,
-                                          extract(epoch FROM clock_timestamp() - min(done_at))) END::float8 FROM looked)
-  FROM looked l GROUP BY l.topic`
+                                        ELSE greatest(1, extract(epoch FROM clock_timestamp() - min(done_at)))
+                                   END::float8 FROM scanned)
+  FROM scanned l GROUP BY l.topic`
 )

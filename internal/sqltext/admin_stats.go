@@ -52,7 +52,7 @@ const (
            SELECT o.id FROM {outbox} o
             WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT 1) r
-), looked AS MATERIALIZED (
+), scanned AS MATERIALIZED (
     (SELECT 1 AS part, o.id, o.topic, CASE WHEN o.dead_at IS NULL THEN o.published_at END AS at FROM {outbox} o
       ORDER BY o.id DESC LIMIT $1::bigint)
     UNION ALL
@@ -63,9 +63,9 @@ const (
     SELECT l.part, min(l.id) AS low,
            CASE WHEN count(*) < $1::bigint THEN 60
              ELSE greatest(1, least(60, extract(epoch FROM clock_timestamp() - min(l.at)))) END::float8 AS seconds
-      FROM looked l GROUP BY l.part
+      FROM scanned l GROUP BY l.part
 )
-SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part = l.part
+SELECT l.topic, sum(1 / p.seconds)::float8 FROM scanned l JOIN part p ON p.part = l.part
  WHERE l.at > clock_timestamp() - interval '1 minute'
    AND (l.part = 1 OR l.id < coalesce((SELECT low FROM part WHERE part = 1), 0))
  GROUP BY l.topic`
@@ -104,9 +104,9 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
 ), bound AS MATERIALIZED (
     SELECT greatest(1, least($1::bigint, $2::bigint / greatest(1, count(*)))) AS n FROM topics
 )
-SELECT t.topic, c.n, c.looked >= bound.n, coalesce(c.oldest, 0), c.often
+SELECT t.topic, c.n, c.scanned >= bound.n, coalesce(c.oldest, 0), c.often
   FROM topics t CROSS JOIN bound CROSS JOIN LATERAL (
-       SELECT count(*) AS looked, count(*) FILTER (WHERE r.counts) AS n,
+       SELECT count(*) AS scanned, count(*) FILTER (WHERE r.counts) AS n,
          extract(epoch FROM clock_timestamp() - min(r.created_at) FILTER (WHERE r.counts))::float8 AS oldest,
          count(*) FILTER (WHERE r.attempts > 3) AS often
          FROM (SELECT o.attempts, ` + wentWrong + ` AS counts,
@@ -115,13 +115,13 @@ SELECT t.topic, c.n, c.looked >= bound.n, coalesce(c.oldest, 0), c.often
 	countedEnd = ` ORDER BY o.topic, o.id LIMIT bound.n) r) c
  WHERE t.topic IS NOT NULL AND c.n > 0`
 
-	readyOfLanes = `WITH looked AS MATERIALIZED (
+	readyOfLanes = `WITH scanned AS MATERIALIZED (
     SELECT s.lane, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
            SELECT o.topic, ` + pendingState + ` AS state, ` + pendingSince + ` FROM {outbox} o
             WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT `
-	delayedOfLanes = `WITH looked AS MATERIALIZED (
+	delayedOfLanes = `WITH scanned AS MATERIALIZED (
     SELECT s.lane, r.*
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
            SELECT o.topic, ` + pendingState + ` AS state, ` + pendingSince + ` FROM {outbox} o
@@ -130,9 +130,9 @@ SELECT t.topic, c.n, c.looked >= bound.n, coalesce(c.oldest, 0), c.often
 	ofLanes = `::bigint) r
 )
 SELECT l.topic, count(*), (SELECT bool_or(n >= `
-	countedLanes = `::bigint) FROM (SELECT count(*) AS n FROM looked GROUP BY lane) f),
+	countedLanes = `::bigint) FROM (SELECT count(*) AS n FROM scanned GROUP BY lane) f),
        extract(epoch FROM clock_timestamp() - min(l.since))::float8, l.state
-  FROM looked l GROUP BY l.topic, l.state`
+  FROM scanned l GROUP BY l.topic, l.state`
 
 	pendingSince = `least(greatest(CASE WHEN NOT ` + failed + ` AND o.due_at <= statement_timestamp()
   AND isfinite(o.due_at)

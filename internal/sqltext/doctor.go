@@ -178,7 +178,7 @@ const (
 	// minute.
 	//
 	// Arguments: topic, rows to read.
-	DoctorWritten = `WITH looked AS MATERIALIZED (
+	DoctorWritten = `WITH scanned AS MATERIALIZED (
     SELECT o.topic, o.created_at FROM {outbox} o ORDER BY o.id DESC LIMIT $2::bigint
 )
 SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_timestamp() - interval '1 minute') /
@@ -186,7 +186,7 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
              ELSE greatest(1,
                least(60, extract(epoch FROM clock_timestamp() - least(min(l.created_at), clock_timestamp()))))
                END)::float8
-  FROM looked l`
+  FROM scanned l`
 
 	// DoctorFailing lists messages that have failed at least this many times.
 	//
@@ -203,7 +203,7 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
 	// source and id. The topics with the worst trouble come first.
 	//
 	// Arguments: messages to read in each place, seconds.
-	DoctorQueue = `WITH looked AS MATERIALIZED (
+	DoctorQueue = `WITH scanned AS MATERIALIZED (
     (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source,
             q.message_id, false AS later
        FROM {queue} q
@@ -232,7 +232,7 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
        count(*) FILTER (WHERE l.crashes > 0), coalesce(max(l.crashes), 0)::int,
        coalesce((array_agg(l.source ORDER BY l.crashes DESC))[1], ''),
        coalesce((array_agg(l.message_id ORDER BY l.crashes DESC))[1], '')
-  FROM looked l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
+  FROM scanned l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
 
 	// DoctorOldest returns the age in seconds of the oldest retained published message among the rows with the lowest ids.
 	//
@@ -259,19 +259,19 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
 	// the most frequent key, that key, and the number blocked by a failing message of their key.
 	//
 	// Arguments: topic, messages to read in each lane.
-	DoctorKeys = `WITH looked AS MATERIALIZED (
+	DoctorKeys = `WITH scanned AS MATERIALIZED (
     SELECT r.key FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
            SELECT o.topic, o.key FROM {outbox} o
             WHERE o.lane = s.lane AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
             ORDER BY o.lane, o.id LIMIT $2::bigint) r
      WHERE r.topic = $1::text
 ), keys AS (
-    SELECT l.key, count(*) AS n FROM looked l WHERE l.key <> '' GROUP BY l.key ORDER BY n DESC, l.key LIMIT 1000
+    SELECT l.key, count(*) AS n FROM scanned l WHERE l.key <> '' GROUP BY l.key ORDER BY n DESC, l.key LIMIT 1000
 ), failing AS MATERIALIZED (
     SELECT DISTINCT f.key FROM (SELECT o.key FROM {outbox} o
                         WHERE ` + isFailing + ` ORDER BY o.topic, o.id LIMIT 1000) f WHERE f.key <> ''
 )
-SELECT (SELECT count(*) FROM looked), coalesce((SELECT k.n FROM keys k ORDER BY k.n DESC, k.key LIMIT 1), 0),
+SELECT (SELECT count(*) FROM scanned), coalesce((SELECT k.n FROM keys k ORDER BY k.n DESC, k.key LIMIT 1), 0),
        coalesce((SELECT k.key FROM keys k ORDER BY k.n DESC, k.key LIMIT 1), ''),
        coalesce((SELECT sum(k.n) FROM keys k JOIN failing f ON f.key = k.key), 0)::bigint`
 )

@@ -23,7 +23,7 @@ const (
 	// written and no message can carry, are converted to text. Metadata that would command a broker are renamed.
 	//
 	// Arguments: as for SettleFailed, then the topic of the dead letters.
-	SettleFailedDeadLetters = settleFailed + `, letters AS (
+	SettleFailedDeadLetters = settleFailed + `, dead_letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $11::text, o.payload,
            (SELECT coalesce(jsonb_object_agg(m.key || CASE
@@ -62,7 +62,7 @@ const (
        FOR UPDATE OF o SKIP LOCKED
 ), settled AS (
     UPDATE {outbox} o
-       SET attempts = least(f.attempts, 2147483647), last_error = f.error` + NoteAttempt + `,
+       SET attempts = least(f.attempts, 2147483647), last_error = f.error` + AttemptHistory + `,
            due_at = clock_timestamp() + f.delay * interval '1 second',
            dead_at = CASE WHEN f.fatal_age = 0 OR f.fatal_age > 0
                                AND o.created_at <= clock_timestamp() - f.fatal_age * interval '1 second'

@@ -3,9 +3,9 @@ package sqltext
 // The statements of package idempotency: requests that were begun, and their responses.
 const (
 	// ClaimKey decides in one statement whether the caller must carry out a request, the first column: it is false if a
-	// request of the same identity was carried out and has not expired. An expired one is replaced, with its note and
-	// response. A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with the
-	// statement, so that the handler's own statements keep their lock_timeout. The second column tells whether COMMIT may
+	// request of the same identity was carried out and has not expired. An expired one is replaced, without its response.
+	// A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with the
+	// statement, so that the handler's own statements keep their lock_timeout. The second column shows whether COMMIT may
 	// wait for a standby, as in ClaimInbox.
 	//
 	// The error is 55P03 if the other transaction does not end in time.

@@ -4,7 +4,7 @@ package sqltext
 const (
 	// ClaimInbox decides in one statement whether the caller must process a message, the first column: it is false if the
 	// message was processed or is dead. If it is true, the other columns are the number of recorded failures, the seconds
-	// since the first of them, and the note for UnclaimInbox. If it is false, the last column shows whether COMMIT may
+	// since the first of them, and the token for UnclaimInbox. If it is false, the last column shows whether COMMIT may
 	// wait for a standby: a processed message whose commit stopped waiting for the standby is visible here, and would be
 	// lost with this server. A concurrent copy waits here for the first one's transaction. A success leaves attempts
 	// unchanged. A row with false has failures -1 if the statement does not see the row of the message: another
@@ -36,9 +36,9 @@ SELECT false, CASE WHEN EXISTS (SELECT FROM {inbox} WHERE consumer = $1 AND mess
    AND (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND current_setting('synchronous_standby_names') = ''`
 
 	// UnclaimInbox removes the mark of a handler that ended the transaction itself, so that its result was lost. If a
-	// copy of the message was processed meanwhile, it has another note.
+	// copy of the message was processed meanwhile, it has another token.
 	//
-	// Arguments: consumer, message id, note.
+	// Arguments: consumer, message id, token.
 	UnclaimInbox = `UPDATE {inbox} SET processed_at = NULL
  WHERE consumer = $1 AND message_id = $2 AND (extract(epoch FROM processed_at) * 1000000)::bigint = $3::bigint`
 
@@ -50,10 +50,10 @@ SELECT false, CASE WHEN EXISTS (SELECT FROM {inbox} WHERE consumer = $1 AND mess
 	// FailInbox records a failed attempt, unless a copy of the message was processed meanwhile.
 	//
 	// Arguments: consumer, message id, error text.
-	FailInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error` + noteColumn + `)
-VALUES ($1, $2, statement_timestamp(), 1, $3::text` + noteFirstFailure + `)
+	FailInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error` + historyColumn + `)
+VALUES ($1, $2, statement_timestamp(), 1, $3::text` + firstFailureHistory + `)
 ON CONFLICT (consumer, message_id) DO UPDATE
-   SET attempts = i.attempts + 1, last_error = excluded.last_error` + noteFailure + `
+   SET attempts = i.attempts + 1, last_error = excluded.last_error` + failureHistory + `
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL`
 
 	// InboxFailures returns the number of recorded failures of a message, the seconds since the first of them, and whether
@@ -67,15 +67,15 @@ ON CONFLICT (consumer, message_id) DO UPDATE
        (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND coalesce(hash = $3::bytea, true)
   FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`
 
-	// BuryInbox marks a message dead and returns the number of times it was revived. If it was processed meanwhile or
+	// MarkInboxDead marks a message dead and returns the number of times it was revived. If it was processed meanwhile or
 	// is already dead, it returns no row.
 	//
 	// Arguments: consumer, message id, error text.
-	BuryInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error,
-  dead_at` + noteColumn + `)
-VALUES ($1, $2, statement_timestamp(), 1, $3::text, clock_timestamp()` + noteFirstFailure + `)
+	MarkInboxDead = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error,
+  dead_at` + historyColumn + `)
+VALUES ($1, $2, statement_timestamp(), 1, $3::text, clock_timestamp()` + firstFailureHistory + `)
 ON CONFLICT (consumer, message_id) DO UPDATE
-   SET attempts = i.attempts + 1, last_error = excluded.last_error, dead_at = excluded.dead_at` + noteFailure + `
+   SET attempts = i.attempts + 1, last_error = excluded.last_error, dead_at = excluded.dead_at` + failureHistory + `
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL
 RETURNING i.revived`
 

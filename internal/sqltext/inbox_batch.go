@@ -1,7 +1,7 @@
 package sqltext
 
 // ClaimInboxes claims many messages of a consumer, with different ids. It returns a row for each message that the
-// caller must process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for a
+// caller must process, with the token for UnclaimInbox, and for each that was handled before. It returns no row for a
 // message that failed before, that a copy handled while this statement waited, or whose row a trigger kept from being
 // stored: use ClaimInbox for those. Rows are locked in the order of their ids, so that two processes with the same
 // messages do not deadlock. Only messages that were not claimed are looked up, one by one: a join reads the consumer's

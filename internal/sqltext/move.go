@@ -118,10 +118,10 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
 	// CountOwn counts pending rows of a user's table.
 	CountOwn = `SELECT count(*) FROM {table} m WHERE {pending}`
 
-	// BuryMessage writes a dead message.
+	// InsertDead writes a dead message.
 	//
 	// Arguments: uuid, topic, payload, metadata (JSON text), reason.
-	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, metadata, dead_at, last_error)
+	InsertDead = `INSERT INTO {outbox} (uuid, topic, payload, metadata, dead_at, last_error)
 VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::text)`
 
 	// BoundLockWaits bounds each wait for a lock until the transaction ends, overriding the setting of the role and the

@@ -12,12 +12,12 @@ const (
 	PollOutbox = `WITH clock AS MATERIALIZED (
     SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap FROM {outbox_id_seq} s
 ), now AS MATERIALIZED (
-    SELECT seq, xmin, xmax + age(xmax_xid) AS next_xid, $2::bool OR seq <> $1::bigint AS look
+    SELECT seq, xmin, xmax + age(xmax_xid) AS next_xid, $2::bool OR seq <> $1::bigint AS changed
       FROM (SELECT seq, pg_snapshot_xmin(snap)::text::bigint AS xmin, pg_snapshot_xmax(snap)::text::bigint AS xmax,
                    pg_snapshot_xmax(snap)::xid AS xmax_xid FROM clock) c
 )
 SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
-       CASE WHEN now.look THEN EXISTS (
+       CASE WHEN now.changed THEN EXISTS (
            SELECT FROM generate_series(0, 63) AS w(lane) CROSS JOIN LATERAL (
                   SELECT FROM {outbox} o
                    WHERE (o.lane, o.id) > (w.lane::smallint, CASE WHEN $2::bool THEN -1 ELSE $1::bigint END)
@@ -25,7 +25,7 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
                      AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
                      AND ($3::text[] = '{}' OR o.topic = ANY ($3::text[]))
                    ORDER BY o.lane, o.id LIMIT 1) r) ELSE false END,
-       CASE WHEN now.look THEN (
+       CASE WHEN now.changed THEN (
            SELECT CASE WHEN min(r.due_at) = 'infinity' THEN NULL WHEN min(r.due_at) = '-infinity' THEN 0
                        ELSE extract(epoch FROM min(r.due_at) - clock_timestamp()) END
              FROM generate_series(0, 63) AS w(lane) CROSS JOIN LATERAL (

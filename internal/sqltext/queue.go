@@ -192,7 +192,7 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	// Arguments: source, message id, reason.
 	MarkDead = `WITH marked AS (
     UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL` +
-		noteQueue + `'error', left($3::text, 256), 'died', statement_timestamp()` + noted + `
+		queueHistory + `'error', left($3::text, 256), 'died', statement_timestamp()` + queueHistoryEnd + `
      WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done' AND ` + givingBack + `
     ` + behindSavepoint + `, q.state
 )

@@ -36,9 +36,9 @@ UPDATE {queue} q
        due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `,
          cardinality($5::float8[]))] * interval '1 second',
        state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END` +
-		noteQueue + `'attempt', ` + oneMore + `, 'error', left($4::text, 256),
+		queueHistory + `'attempt', ` + oneMore + `, 'error', left($4::text, 256),
            'delay', ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))],
-           'died', CASE WHEN ` + oneMore + ` >= $6::int THEN statement_timestamp() END` + noted + `
+           'died', CASE WHEN ` + oneMore + ` >= $6::int THEN statement_timestamp() END` + queueHistoryEnd + `
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)
 ` + behindSavepoint
 
@@ -48,8 +48,9 @@ UPDATE {queue} q
 	FailMessages = heldBack + `
 UPDATE {queue} q
    SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL,
-     locked_until = NULL` + noteQueue + `'error', left($4::text, 256), 'died', statement_timestamp(),
-           'attempt', CASE WHEN $5::int > 0 THEN least(q.attempts::bigint + $5::int, 2147483647) END` + noted + `
+     locked_until = NULL` + queueHistory + `'error', left($4::text, 256), 'died', statement_timestamp(),
+           'attempt', CASE WHEN $5::int > 0 THEN least(q.attempts::bigint + $5::int, 2147483647) END` +
+		queueHistoryEnd + `
 ` + ofHeld + `
 ` + behindSavepoint
 
@@ -138,12 +139,12 @@ RETURNING ` + queueColumns
            due_at = clock_timestamp() +
              ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
            state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` +
-		noteQueue + `'attempt', ` + oneMore + `, 'error', 'lease expired',
+		queueHistory + `'attempt', ` + oneMore + `, 'error', 'lease expired',
            'delay', ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))],
-           'died', CASE WHEN ` + oneMore + ` >= $3::int THEN statement_timestamp() END` + noted
+           'died', CASE WHEN ` + oneMore + ` >= $3::int THEN statement_timestamp() END` + queueHistoryEnd
 
-	expired = `state = 'dead', last_error = 'expired'` + noteQueue + `'error', 'expired', 'died', statement_timestamp()` +
-		noted
+	expired = `state = 'dead', last_error = 'expired'` + queueHistory +
+		`'error', 'expired', 'died', statement_timestamp()` + queueHistoryEnd
 
 	reapedTopic = `($9::text[] IS NULL OR q.topic = ANY ($9::text[]))`
 

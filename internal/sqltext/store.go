@@ -31,7 +31,7 @@ type columns struct {
 	match                                        string // condition: the row is $17
 	all                                          string // columns that scans read, without the payload
 	free                                         string // condition: rows that an operator may change
-	note                                         string
+	history                                      string
 	drawn                                        string // or empty
 	scans, groups                                map[string]scan
 	acts                                         map[string]string // assignments of an act
@@ -52,7 +52,7 @@ const (
              $19::int
 ), parts(part) AS ({parts}), bound AS MATERIALIZED (
     SELECT greatest(1, least($8::bigint, $18::bigint / greatest(1, count(p.part)))) AS most FROM parts p
-), looked AS MATERIALIZED (
+), scanned AS MATERIALIZED (
     SELECT p.part, b.most, r.*
       FROM parts p CROSS JOIN bound b CROSS JOIN LATERAL (
            SELECT row_number() OVER () AS n, s.*
@@ -62,16 +62,16 @@ const (
                      FROM {from} WHERE {index} AND {after} ORDER BY {order} LIMIT b.most) s) r
      WHERE p.part IS NOT NULL
 )`
-	pageTemplate = scanTemplate + `, horizon AS (SELECT l.* FROM looked l WHERE l.n = l.most ORDER BY {merge_l} LIMIT 1)
+	pageTemplate = scanTemplate + `, horizon AS (SELECT l.* FROM scanned l WHERE l.n = l.most ORDER BY {merge_l} LIMIT 1)
 (SELECT true, h.owner, coalesce(to_json(h.at) #>> '{}', ''), h.name, h.id, ''::text, ''::text, 0::bigint FROM horizon h)
 UNION ALL
 (SELECT false, l.owner, coalesce(to_json(l.at) #>> '{}', ''), l.name, l.id, l.key, l.error, l.version
-   FROM looked l LEFT JOIN horizon h ON true
+   FROM scanned l LEFT JOIN horizon h ON true
   WHERE l.fits AND (h.n IS NULL OR ({merge_l}) <= ({merge_h})) ORDER BY {merge_l} LIMIT $9::bigint)`
-	groupTemplate = scanTemplate + `, full_parts AS (SELECT l.part, count(*) >= max(l.most) AS more FROM looked l
+	groupTemplate = scanTemplate + `, full_parts AS (SELECT l.part, count(*) >= max(l.most) AS more FROM scanned l
   GROUP BY l.part)
 SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.more)
-  FROM looked l JOIN full_parts f ON f.part = l.part
+  FROM scanned l JOIN full_parts f ON f.part = l.part
  WHERE l.fits GROUP BY l.about, l.error ORDER BY count(*) DESC LIMIT $9::bigint`
 	fitsTemplate = `(($1::text = '' OR {topic} = $1::text) AND ($2::text = '' OR {key} = $2::text)
       AND ($3::text = '' OR {owner} = $3::text)
@@ -115,11 +115,11 @@ SELECT {about}, coalesce(to_json({at}) #>> '{}', '-infinity'), {name}, {id}, {ow
             WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free}{old} LIMIT 1
               FOR UPDATE OF {alias} SKIP LOCKED) r
 ), changed AS (
-    UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]', {drawn} FROM changed`
+    UPDATE {from} SET {set}{history} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]', {drawn} FROM changed`
 
 	// acted counts a batch in the audit log.
 	acted = `
-), noted AS (
+), counted AS (
     UPDATE {audit} SET matched = matched + cardinality($2::text[]), touched = touched + (SELECT count(*) FROM changed),
            skipped = skipped + cardinality($2::text[]) - (SELECT count(*) FROM changed)
      WHERE id = $4::bigint
@@ -157,7 +157,7 @@ func newStore(c columns) *Store {
 			"{about}", c.about, "{state}",
 			c.state, "{attempts}", c.attempts, "{crashes}", c.crashes, "{created}", c.created, "{due}", c.due, "{dead}", c.dead,
 			"{settled}", c.settled, "{error}", c.error, "{metadata}", c.metadata, "{payload}", c.payload, "{match}", c.match,
-			"{free}", c.free, "{died}", c.died, "{past_dead}", c.pastDead, "{note}", c.note,
+			"{free}", c.free, "{died}", c.died, "{past_dead}", c.pastDead, "{history}", c.history,
 			"{drawn}", cmp.Or(c.drawn, "NULL::bigint"))
 		return r.Replace(strings.NewReplacer(append(more, "{fits}", fitsTemplate)...).Replace(template))
 	}

@@ -8,7 +8,7 @@ var Outbox = newStore(columns{
 	created: created("o.created_at"), due: readableOf("o.due_at"), dead: readableOf("o.dead_at"), died: "o.dead_at",
 	pastDead: "(o.topic, o.id) > ($3::text, $6::bigint)",
 	settled:  readableOf("o.published_at"), error: "o.last_error", metadata: "o.metadata::text", payload: "o.payload",
-	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", note: NoteAct,
+	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", history: ActHistory,
 	drawn: drawn,
 	all: "o.id, o.uuid, o.topic, o.key, o.attempts, o.last_error, o.metadata, o.created_at, o.due_at, o.dead_at, " +
 		"o.published_at",
@@ -67,7 +67,7 @@ var Inbox = newStore(columns{
 	pastDead: "(i.consumer, i.received_at, i.message_id) > ($3::text, $4::timestamptz, $5::text)",
 	settled:  readableOf("i.processed_at"), error: "i.last_error",
 	metadata: "'{}'::text",
-	payload:  "NULL::bytea", match: "true", note: NoteInboxAct,
+	payload:  "NULL::bytea", match: "true", history: InboxActHistory,
 	all: "i.consumer, i.message_id, i.received_at, i.processed_at, i.dead_at, i.attempts, i.last_error",
 	scans: map[string]scan{
 		"dead": consumersIn(inboxDead), "failing": consumersIn(inboxFailing), "ready": consumersIn(inboxFailing),
@@ -107,7 +107,7 @@ var Queue = newStore(columns{
 	dead: "NULL::timestamptz", died: "(q.history -> -1 ->> 'died')::timestamptz",
 	pastDead: "q.id > $6::bigint", settled: readableOf("q.done_at"),
 	error: "q.last_error", metadata: "q.metadata::text",
-	payload: "q.payload", match: "true", free: " AND q.owner IS NULL AND q.topic <> ''", note: NoteQueueAct,
+	payload: "q.payload", match: "true", free: " AND q.owner IS NULL AND q.topic <> ''", history: QueueActHistory,
 	all: "q.id, q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.first_seen_at, q.due_at, " +
 		"q.last_seen_at",
 	scans: map[string]scan{
@@ -164,6 +164,6 @@ const Requeue = `WITH args AS (SELECT $1::text[]), meant AS MATERIALIZED (
     SELECT m.key, min(m.id) AS id FROM meant m WHERE m.key <> '' AND m.id NOT IN (SELECT l.id FROM locked l)
      GROUP BY m.key
 ), changed AS (
-    UPDATE {outbox} o SET ` + requeued + NoteAct + `
+    UPDATE {outbox} o SET ` + requeued + ActHistory + `
       FROM locked l WHERE o.id = l.id AND NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)
     RETURNING 1` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b), ` + drawn + ` FROM changed`

@@ -124,8 +124,8 @@ var adminMutants = []Mutant{
 		Name: "A24", File: "internal/sqltext/admin_redrive.go", In: "integration_test",
 		Test:   "TestGenerationsOfARedrivenMessage",
 		Breaks: "JetStream drops a requeued redriven message as a duplicate of its earlier requeue",
-		Old:    "m.letter || '.0'",
-		New:    "m.letter",
+		Old:    "m.dead_letter || '.0'",
+		New:    "m.dead_letter",
 	},
 	{
 		Name: "A25", File: "move/schema_adapter.go", In: "integration_test", Test: "TestSchemaAdapterKeepsDelays",

@@ -54,7 +54,7 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q9", File: "internal/sqltext/queue_unack.go", In: "integration_test", Test: "TestUnackOfOnesOwnAckOnly",
 		Breaks: "the ack of another owner is taken back",
-		Old:    "AND ` + ackNote + ` = $7::bigint`",
+		Old:    "AND ` + ackToken + ` = $7::bigint`",
 		New:    "AND $7::bigint > 0`",
 	},
 	{
