@@ -116,7 +116,7 @@ func TestSamples(t *testing.T) {
 	w := newWatcher(nil, nil, Config{SampleInterval: 10 * time.Second})
 	begin := time.Now()
 	for i := range 10 * maxSamples {
-		w.note(&admin.Stats{Topics: []admin.TopicStats{{Rate: float64(i)}}}, begin.Add(time.Duration(i)*time.Second), 0)
+		w.record(&admin.Stats{Topics: []admin.TopicStats{{Rate: float64(i)}}}, begin.Add(time.Duration(i)*time.Second), 0)
 	}
 	list := w.history()
 	if span := list[len(list)-1].at.Sub(list[0].at); len(list) != maxSamples || span < 50*time.Minute ||
@@ -136,12 +136,12 @@ func TestSamples(t *testing.T) {
 func TestActOutdatesEarlierFigures(t *testing.T) {
 	w := newWatcher(nil, nil, Config{SampleInterval: 10 * time.Second})
 	w.forget()
-	w.note(&admin.Stats{}, time.Now(), 0)
+	w.record(&admin.Stats{}, time.Now(), 0)
 	w.found([]admin.Finding{{}}, time.Now(), 0)
 	if w.recent() != nil || w.findings != nil || len(w.history()) != 1 {
 		t.Error("findings from before an act are shown after it")
 	}
-	w.note(&admin.Stats{}, time.Now(), 1)
+	w.record(&admin.Stats{}, time.Now(), 1)
 	w.found([]admin.Finding{{}}, time.Now(), 1)
 	if w.recent() == nil || w.findings == nil {
 		t.Error("findings from after an act are discarded")

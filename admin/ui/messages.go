@@ -134,7 +134,7 @@ func (rq *request) message() error {
 		if err != nil {
 			return err
 		}
-		p := look(m.Payload)
+		p := previewOf(m.Payload)
 		v.Message, v.Payload = *m, &p
 	} else { // a list reads no payloads
 		list, err := rq.admin.List(rq.r.Context(), admin.Filter{In: f.In, IDs: f.IDs}, admin.Page{})

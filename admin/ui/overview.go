@@ -207,16 +207,16 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 		TopicStats: t, Level: "ok", State: "active",
 		Change: actLink("pause", admin.Filter{Topic: t.Topic}, "from", "overview"), Trend: trendLink(t.Topic, ""),
 	}
-	look := admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Done}}
+	filter := admin.Filter{In: in, Topic: t.Topic, States: []admin.State{admin.Done}}
 	for _, of := range []struct {
 		state admin.State
 		n     int64
 	}{{admin.Delayed, t.Delayed.N}, {admin.Ready, t.Ready.N}, {admin.Failing, t.Failing.N}, {admin.Dead, t.Dead.N}} {
 		if of.n > 0 {
-			look.States[0] = of.state
+			filter.States[0] = of.state
 		}
 	}
-	row.Look = link("messages", look)
+	row.Look = link("messages", filter)
 	for _, p := range t.PausedBy {
 		if p.By == byOperator {
 			row.ByOperator, row.Change = true, actLink("resume", admin.Filter{Topic: t.Topic}, "from", "overview")
@@ -241,9 +241,9 @@ func partitionsShown(all []admin.Partition) []admin.Partition {
 	old := func(p admin.Partition) bool { return p.State == "held" || p.State == "due" }
 	left := len(all) - mostPartitions
 	shown := slices.Clone(all)
-	for _, spare := range []bool{true, false} {
+	for _, keepOld := range []bool{true, false} {
 		shown = slices.DeleteFunc(shown, func(p admin.Partition) bool {
-			if left <= 0 || p.Default || p.State == "current" || spare == old(p) {
+			if left <= 0 || p.Default || p.State == "current" || keepOld == old(p) {
 				return false
 			}
 			left--

@@ -21,8 +21,8 @@ type preview struct {
 	Cut        int // full size in bytes if only the beginning is shown; 0 = all is shown
 }
 
-// look makes a preview: indented JSON, other text unchanged, and everything else as numbers.
-func look(payload []byte) preview {
+// previewOf makes a preview: indented JSON, other text unchanged, and everything else as numbers.
+func previewOf(payload []byte) preview {
 	switch {
 	case payload == nil:
 		return preview{Kind: "null"}

@@ -101,7 +101,7 @@ func (w *watcher) stats(ctx context.Context) (*admin.Stats, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.note(s, time.Now(), acts)
+	w.record(s, time.Now(), acts)
 	return s, nil
 }
 
@@ -115,9 +115,9 @@ func (w *watcher) recent() *admin.Stats {
 	return w.latest
 }
 
-// note keeps figures; only for the charts if an act has changed something since they were read. Figures that come more
-// often than the charts show replace the last sample.
-func (w *watcher) note(s *admin.Stats, now time.Time, acts int) {
+// record keeps figures, but only for the charts if an act has changed something since they were read. Figures that come
+// more often than the charts show replace the last sample.
+func (w *watcher) record(s *admin.Stats, now time.Time, acts int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.acts == acts {

@@ -22,39 +22,39 @@ func TestWords(t *testing.T) {
 		number(1000):                              "1,000",
 		number(-1234567):                          "-1,234,567",
 		count(admin.Count{N: 10_000, More: true}): "10,000+",
-		rate(0):                                          "0",
-		rate(0.04):                                       "<0.1",
-		rate(9.94):                                       "9.9",
-		rate(9.96):                                       "10",
-		rate(12345.6):                                    "12,346",
-		span(0):                                          "0s",
-		span(59 * time.Second):                           "59s",
-		span(61 * time.Second):                           "1m01s",
-		span(10*time.Minute + time.Second):               "10m01s",
-		span(26*time.Hour + 59*time.Minute):              "26h59m",
-		ago(now, now.Add(-5*time.Minute)):                "5m00s ago",
-		ago(now, now.Add(5*time.Minute)):                 "in 5m00s",
-		ago(now, now.Add(-time.Millisecond)):             "now",
-		look(nil).Kind:                                   "null",
-		look([]byte{}).Kind:                              "empty",
-		look([]byte(`{"a":[1]}`)).Text:                   "{\n  \"a\": [\n    1\n  ]\n}",
-		look([]byte("{\"a\":\"\u202e\"}")).Text:          "{\n  \"a\": \"" + `\u202e` + "\"\n}",
-		look([]byte("héllo\n\u200b")).Text:               "héllo\n" + `\u200b`,
-		look([]byte("a\x00b")).Kind:                      "binary",
-		look([]byte(strings.Repeat("é", maxText))).Kind:  "text",
-		link("messages", admin.Filter{}):                 "./messages",
-		link("messages", admin.Filter{Topic: "a&b=c #"}): "messages?topic=a%26b%3Dc+%23",
-		back("//evil.example", admin.Filter{}):           "./",
+		rate(0):                                      "0",
+		rate(0.04):                                   "<0.1",
+		rate(9.94):                                   "9.9",
+		rate(9.96):                                   "10",
+		rate(12345.6):                                "12,346",
+		span(0):                                      "0s",
+		span(59 * time.Second):                       "59s",
+		span(61 * time.Second):                       "1m01s",
+		span(10*time.Minute + time.Second):           "10m01s",
+		span(26*time.Hour + 59*time.Minute):          "26h59m",
+		ago(now, now.Add(-5*time.Minute)):            "5m00s ago",
+		ago(now, now.Add(5*time.Minute)):             "in 5m00s",
+		ago(now, now.Add(-time.Millisecond)):         "now",
+		previewOf(nil).Kind:                          "null",
+		previewOf([]byte{}).Kind:                     "empty",
+		previewOf([]byte(`{"a":[1]}`)).Text:          "{\n  \"a\": [\n    1\n  ]\n}",
+		previewOf([]byte("{\"a\":\"\u202e\"}")).Text: "{\n  \"a\": \"" + `\u202e` + "\"\n}",
+		previewOf([]byte("héllo\n\u200b")).Text:      "héllo\n" + `\u200b`,
+		previewOf([]byte("a\x00b")).Kind:             "binary",
+		previewOf([]byte(strings.Repeat("é", maxText))).Kind: "text",
+		link("messages", admin.Filter{}):                     "./messages",
+		link("messages", admin.Filter{Topic: "a&b=c #"}):     "messages?topic=a%26b%3Dc+%23",
+		back("//evil.example", admin.Filter{}):               "./",
 	} {
 		if got != want {
 			t.Errorf("%q instead of %q", got, want)
 		}
 	}
-	long := look([]byte(strings.Repeat("é", maxText)))
+	long := previewOf([]byte(strings.Repeat("é", maxText)))
 	if len(long.Text) > maxText || long.Cut != 2*maxText || strings.ContainsRune(long.Text, '\ufffd') {
 		t.Errorf("%d bytes, cut from %d", len(long.Text), long.Cut)
 	}
-	if hex := look([]byte(strings.Repeat("\x00", 1<<20))); hex.Cut != 1<<20 || len(hex.Text) > 10*maxHex {
+	if hex := previewOf([]byte(strings.Repeat("\x00", 1<<20))); hex.Cut != 1<<20 || len(hex.Text) > 10*maxHex {
 		t.Errorf("%d bytes of hex, cut from %d", len(hex.Text), hex.Cut)
 	}
 }
