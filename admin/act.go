@@ -177,7 +177,7 @@ type doing struct {
 	keys   map[string]int64 // the first message of each key met so far, for acts on first messages only
 	left   int64            // how many may still be changed
 
-	letters map[digest]int64 // dead letter ids of the messages met so far
+	deadLetters map[digest]int64 // dead letter ids of the messages met so far
 
 	skipped []string // keys with a skipped message: their order must be kept; never nil
 }
@@ -266,7 +266,7 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		}
 		return meant, err
 	}
-	// searching for a few letters takes as long as for many
+	// searching for a few dead letters takes as long as for many
 	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount {
 		var more []found
 		more, err = t.next(ctx, d.source, dryCount-len(list))
@@ -275,7 +275,7 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.withLetters(ctx, d.asked.of(placesOf(list)))
+	return d.withDeadLetters(ctx, d.asked.of(placesOf(list)))
 }
 
 // count counts the messages that an act would change and records them in the preview.
@@ -309,8 +309,8 @@ func (d *doing) tried(counted []place) {
 	d.result.Preview = d.asked.tried(d.act.Filter.In)
 }
 
-// note is the error text that the act stores with a message; "" keeps the current text.
-func (d *doing) note() string {
+// storedError is the error text that the act stores with a message; "" keeps the current text.
+func (d *doing) storedError() string {
 	if d.verb.Stored == "" {
 		return ""
 	}

@@ -47,7 +47,7 @@ func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error
 	if d.keys == nil {
 		d.keys = map[string]int64{}
 		if w.state == Dead { // an older failing message comes first
-			if err := d.noteFailing(ctx, w.upto); err != nil {
+			if err := d.recordFailing(ctx, w.upto); err != nil {
 				return nil, err
 			}
 		}
@@ -71,17 +71,17 @@ func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error
 	f := d.act.Filter
 	f.IDs = ids
 	named := newWalk(f, w.state)
-	named.want, named.look = len(ids)+1, int64(len(ids)+1)
+	named.want, named.batch = len(ids)+1, int64(len(ids)+1)
 	fit, err := named.next(ctx, d.source)
 	return placesOf(fit), err
 }
 
-// noteFailing records the first failing message of each key.
-func (d *doing) noteFailing(ctx context.Context, upto int64) error {
+// recordFailing records the first failing message of each key.
+func (d *doing) recordFailing(ctx context.Context, upto int64) error {
 	w := newWalk(Filter{Key: d.act.Filter.Key}, Failing)
 	w.upto = upto
 	for w.from != nil {
-		w.look, w.want = maxLook, maxLook
+		w.batch, w.want = maxStep, maxStep
 		all, err := w.next(ctx, d.source)
 		if err != nil {
 			return err

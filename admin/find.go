@@ -40,7 +40,7 @@ func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 
 func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*List, error) {
 	l := &List{Messages: []Message{}}
-	until := time.Now().Add(lookFor)
+	until := time.Now().Add(searchTime)
 	for steps := a.findSteps(what); at.Done < len(steps); at = (cursor{Done: at.Done + 1}) {
 		if len(l.Messages) >= limit {
 			l.Next = at.String()
@@ -51,7 +51,7 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 		if err != nil {
 			return nil, err
 		}
-		list, more, err := a.look(ctx, s, f, []State{""}, cursor{From: at.From}, limit-len(l.Messages), until)
+		list, more, err := a.search(ctx, s, f, []State{""}, cursor{From: at.From}, limit-len(l.Messages), until)
 		if err != nil {
 			return nil, err
 		}

@@ -13,8 +13,8 @@ import (
 const (
 	defaultPage = 50
 	maxPage     = 1000
-	// lookFor is how long a call searches for matching messages before it returns the ones found so far.
-	lookFor = time.Second
+	// searchTime is how long a call searches for matching messages before it returns the ones found so far.
+	searchTime = time.Second
 )
 
 // List returns a page of messages, without payloads. With Filter.States it lists one state after another: dead and
@@ -39,7 +39,7 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 		return nil, err
 	}
 	states = f.parts(states)
-	list, more, err := a.look(ctx, s, f, states, at, p.Limit, time.Now().Add(lookFor))
+	list, more, err := a.search(ctx, s, f, states, at, p.Limit, time.Now().Add(searchTime))
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
@@ -80,16 +80,16 @@ func (a *Admin) progress(ctx context.Context, in Table, state State, at *place) 
 	return l, err
 }
 
-// look returns the messages of a page, and the start of the next page; nil at the end.
-func (a *Admin) look(
+// search returns the messages of a page, and the start of the next page; nil at the end.
+func (a *Admin) search(
 	ctx context.Context, s store, f Filter, states []State, at cursor, limit int, until time.Time,
 ) (list []place, more *cursor, err error) {
 	stepped := false // at least one step, so that each call makes progress
 	for ; at.Done < len(states); at = (cursor{Done: at.Done + 1}) {
 		w := newWalk(f, states[at.Done])
 		w.newest = true
-		if w.first > laneLook {
-			w.look = max(w.look, int64(limit)+1)
+		if w.first > laneStep {
+			w.batch = max(w.batch, int64(limit)+1)
 		}
 		if at.From != nil {
 			w.from = at.From
@@ -101,7 +101,7 @@ func (a *Admin) look(
 			stepped = true
 			w.want = limit - len(list)
 			if f.ErrorGroup != "" {
-				w.want = maxLook
+				w.want = maxStep
 			}
 			page, err := w.next(ctx, s)
 			if err != nil {

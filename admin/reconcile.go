@@ -117,7 +117,7 @@ type keptMessages struct {
 func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, error) {
 	topics := map[string]*keptMessages{}
 	for n := 0; w.from != nil && n < windowSize; {
-		w.look, w.want = maxLook, maxLook // regardless of load: no page waits for it
+		w.batch, w.want = maxStep, maxStep // regardless of load: no page waits for it
 		found, err := w.next(ctx, d.source)
 		if err != nil {
 			return nil, err

@@ -35,21 +35,21 @@ func (a *Admin) Redrive(ctx context.Context, act Action) (Result, error) {
 	return r, err
 }
 
-// withLetters returns the messages of the inbox whose letters are in the outbox, and records the letters.
-func (d *doing) withLetters(ctx context.Context, places []place) (with []place, err error) {
+// withDeadLetters returns the messages of the inbox whose dead letters are in the outbox, and records their ids.
+func (d *doing) withDeadLetters(ctx context.Context, places []place) (with []place, err error) {
 	list, err := d.source.show(ctx, places)
 	if err != nil {
 		return nil, err
 	}
 	list = slices.DeleteFunc(list, func(m Message) bool { return m.DeadAt.IsZero() }) // requeued meanwhile
-	d.letters = map[digest]int64{}
+	d.deadLetters = map[digest]int64{}
 	slices.SortFunc(list, func(x, y Message) int { return x.DeadAt.Compare(y.DeadAt) })
 	for from := 0; from < len(list); { // messages that died close together share a search
 		to := from + 1
-		for to < len(list) && list[to].DeadAt.Sub(list[to-1].DeadAt) < letterWithin {
+		for to < len(list) && list[to].DeadAt.Sub(list[to-1].DeadAt) < deadLetterWithin {
 			to++
 		}
-		if err := d.findLetters(ctx, list[from:to]); err != nil {
+		if err := d.findDeadLetters(ctx, list[from:to]); err != nil {
 			return nil, err
 		}
 		from = to
@@ -58,7 +58,7 @@ func (d *doing) withLetters(ctx context.Context, places []place) (with []place, 
 		switch {
 		case int64(len(with)) == d.left:
 			return with, nil
-		case d.letters[p.digest()] != 0:
+		case d.deadLetters[p.digest()] != 0:
 			with = append(with, p)
 		default:
 			d.result.NoDeadLetter++
@@ -85,13 +85,13 @@ func isPattern(which, topic string) error {
 		"filter, or discard it and publish its payload to its original topic", which, topic)
 }
 
-// findLetters searches for letters written between shortly before the first death and shortly after the last.
-func (d *doing) findLetters(ctx context.Context, dead []Message) error {
-	from, err := d.writtenFrom(ctx, dead[0].DeadAt.Add(-letterWithin))
+// findDeadLetters searches for dead letters written between shortly before the first death and shortly after the last.
+func (d *doing) findDeadLetters(ctx context.Context, dead []Message) error {
+	from, err := d.writtenFrom(ctx, dead[0].DeadAt.Add(-deadLetterWithin))
 	if err != nil {
 		return err
 	}
-	to, err := d.writtenFrom(ctx, dead[len(dead)-1].DeadAt.Add(letterWithin))
+	to, err := d.writtenFrom(ctx, dead[len(dead)-1].DeadAt.Add(deadLetterWithin))
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (d *doing) findLetters(ctx context.Context, dead []Message) error {
 		consumers[i], ids[i] = m.Consumer, m.UUID
 		died[place{Owner: m.Consumer, Name: m.UUID}.digest()] = m.DeadAt
 	}
-	for ; from <= to && err == nil; from += rowsLook {
+	for ; from <= to && err == nil; from += matchingStep {
 		err = d.collect(ctx, func(rows drive.Rows) error {
 			var id int64
 			var p place
@@ -108,14 +108,14 @@ func (d *doing) findLetters(ctx context.Context, dead []Message) error {
 			var topic string
 			err := rows.Scan(&id, &p.Owner, &p.Name, &written, &topic)
 			// The message may have died earlier, too, and been requeued.
-			if off := written.Sub(died[p.digest()]); err == nil && off.Abs() < letterWithin {
-				d.letters[p.digest()] = id
+			if off := written.Sub(died[p.digest()]); err == nil && off.Abs() < deadLetterWithin {
+				d.deadLetters[p.digest()] = id
 				if core.IsPattern(topic) {
 					err = isPattern(fmt.Sprintf("message %q of %s", p.Name, p.Owner), topic)
 				}
 			}
 			return err
-		}, sqltext.DeadLettersOf, from, min(to, from+rowsLook-1), consumers, ids)
+		}, sqltext.DeadLettersOf, from, min(to, from+matchingStep-1), consumers, ids)
 	}
 	return err
 }

@@ -167,8 +167,8 @@ func (t topicSet) partly() bool {
 	return false
 }
 
-// note adds a count of a topic.
-func (t topicSet) note(state State, topic string, c Count, oldest float64, often int64) {
+// add adds a count of a topic.
+func (t topicSet) add(state State, topic string, c Count, oldest float64, often int64) {
 	s := t.of(topic)
 	switch state {
 	case Ready: // two counts: never delayed, and delayed until now
@@ -197,7 +197,7 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 			var oldest float64
 			var often int64
 			err := rows.Scan(&state, &topic, &c.N, &oldest, &often)
-			t.note(state, topic, c, oldest, often)
+			t.add(state, topic, c, oldest, often)
 			return err
 		}, sqltext.CountOutboxExact)
 	}
@@ -217,7 +217,7 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 	}
 	for _, l := range counts {
 		if l.state != Failing { // failing messages are counted above
-			t.note(l.state, l.topic, l.c, l.oldest, 0)
+			t.add(l.state, l.topic, l.c, l.oldest, 0)
 		}
 	}
 	if !t.partly() || b.budget == 0 {
@@ -240,7 +240,7 @@ func (a *Admin) countByTopic(ctx context.Context, t topicSet, state State, state
 		var oldest float64
 		var often int64
 		err := rows.Scan(&topic, &c.N, &c.More, &oldest, &often)
-		t.note(state, topic, c, oldest, often)
+		t.add(state, topic, c, oldest, often)
 		more = more || c.More
 		return err
 	}, statement, b.each, b.all)

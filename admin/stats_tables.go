@@ -57,7 +57,7 @@ func (a *Admin) queue(ctx context.Context, b bounds) ([]TopicStats, error) {
 		var oldest float64
 		var often int64
 		err := rows.Scan(&state, &topic, &c.N, &c.More, &oldest, &often)
-		t.note(state, topic, c, oldest, often)
+		t.add(state, topic, c, oldest, often)
 		return err
 	}, sqltext.CountQueue, b.each)
 	if text.SQLState(err) == text.UndefinedTable { // the database is at an older migration, without this table

@@ -108,11 +108,13 @@ func versions(places []place) []int64 {
 }
 
 // args returns the arguments of a scan.
-func (s store) args(f Filter, states []State, look int64, want int, upto int64, from place, all, attempts int64) []any {
+func (s store) args(
+	f Filter, states []State, batch int64, want int, upto int64, from place, all, attempts int64,
+) []any {
 	places, _ := s.places(f.IDs) // validate has checked them
 	owners, ids := arrays(places)
 	return []any{
-		f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), names(states), look, int64(want), upto,
+		f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), names(states), batch, int64(want), upto,
 		from.Owner, cmp.Or(from.At, "-infinity"), from.Name, from.ID, owners, ids, f.find, all,
 		int32(min(attempts, math.MaxInt32)),
 	}
@@ -139,7 +141,7 @@ func (s store) step(ctx context.Context, w *walk) (list []found, next *place, er
 			list = append(list, m)
 		}
 		return err
-	}, s.sql.Page[by], s.args(w.filter, states, w.look, w.want, w.upto, from, math.MaxInt64, 0)...)
+	}, s.sql.Page[by], s.args(w.filter, states, w.batch, w.want, w.upto, from, math.MaxInt64, 0)...)
 	if n := len(list); n == w.want {
 		next = &list[n-1].place
 	}
@@ -212,14 +214,14 @@ func (s store) end(ctx context.Context) (q asked, err error) {
 
 // change applies an act to a batch of messages that are still in one of the states, and returns their number.
 func (s store) change(ctx context.Context, d *doing, states []State, batch []place) (changed int64, err error) {
-	statement, argument := s.sql.Act[d.verb.Name], any(d.note())
+	statement, argument := s.sql.Act[d.verb.Name], any(d.storedError())
 	switch {
 	case d.verb.Name == redrive.Name:
-		letters := make([]int64, len(batch))
+		deadLetters := make([]int64, len(batch))
 		for i, p := range batch {
-			letters[i] = d.letters[p.digest()]
+			deadLetters[i] = d.deadLetters[p.digest()]
 		}
-		statement, argument = sqltext.RedriveInbox, letters
+		statement, argument = sqltext.RedriveInbox, deadLetters
 	case statement == "": // for requeue, replay and reconcile
 		statement, argument = sqltext.Requeue, d.skipped
 	}

@@ -73,32 +73,32 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 	if until, err := time.Parse(time.RFC3339, m.Metadata.Get(delay.DelayedUntilKey)); err == nil {
 		events = append(events, Event{At: m.CreatedAt, What: "delayed", Until: until})
 	}
-	notes, err := s.notes(ctx, p)
+	history, err := s.history(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	first := Event{At: m.CreatedAt, What: "written", TraceID: traceOf(m.Metadata.Get("traceparent"))}
-	if !slices.ContainsFunc(notes, func(e Event) bool { return e.What == "written" }) {
+	if !slices.ContainsFunc(history, func(e Event) bool { return e.What == "written" }) {
 		events = slices.Insert(events, 0, first)
 	}
-	noted, last := 0, -1
-	for i := range notes {
-		if notes[i].What == "failed" {
-			noted, last = notes[i].Attempt, i
+	recorded, last := 0, -1
+	for i := range history {
+		if history[i].What == "failed" {
+			recorded, last = history[i].Attempt, i
 		}
 		// No retry follows the attempt after which the message died.
 		switch {
-		case notes[i].What == "died" && i > 0:
-			notes[i-1].Until = time.Time{}
-		case i+1 == len(notes) && m.State == Dead:
-			notes[i].Until = time.Time{}
+		case history[i].What == "died" && i > 0:
+			history[i-1].Until = time.Time{}
+		case i+1 == len(history) && m.State == Dead:
+			history[i].Until = time.Time{}
 		}
 	}
-	if last >= 0 && strings.HasPrefix(m.LastError, notes[last].Error) { // acts and releases leave another text
-		notes[last].Error = m.LastError
+	if last >= 0 && strings.HasPrefix(m.LastError, history[last].Error) { // acts and releases leave another text
+		history[last].Error = m.LastError
 	}
-	events = append(events, notes...)
-	if m.Attempts > noted && noted == 0 && m.LastError != "" { // only the text is known, not the time
+	events = append(events, history...)
+	if m.Attempts > recorded && recorded == 0 && m.LastError != "" { // only the text is known, not the time
 		at := m.DeadAt
 		if at.IsZero() {
 			at = m.CreatedAt
@@ -107,14 +107,14 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 			At: at, What: "failed", Attempt: m.Attempts, Error: m.LastError, guessed: true,
 		})
 	}
-	if !m.DeadAt.IsZero() && (m.State != Discarded || len(notes) == 0 || notes[len(notes)-1].AuditID == 0) {
+	if !m.DeadAt.IsZero() && (m.State != Discarded || len(history) == 0 || history[len(history)-1].AuditID == 0) {
 		events = append(events, Event{At: m.DeadAt, What: "died"}) // discarding records the earlier death
 	}
-	letters, err := s.lettersOf(ctx, m.UUID, events)
+	deadLetters, err := s.deadLettersOf(ctx, m.UUID, events)
 	if err != nil {
 		return nil, err
 	}
-	events = append(events, letters...)
+	events = append(events, deadLetters...)
 	if !m.SettledAt.IsZero() && m.State != Discarded {
 		what := "processed"
 		if m.In == Outbox {
@@ -128,8 +128,8 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 	return events, nil
 }
 
-// note is an entry of a history.
-type note struct {
+// historyEntry is an entry of a history.
+type historyEntry struct {
 	At        time.Time `json:"at"`
 	Attempt   int       `json:"attempt"`
 	Error     string    `json:"error"`
@@ -143,48 +143,48 @@ type note struct {
 }
 
 // failed returns the events of a failed attempt: the failure and possibly the death, or a death without an attempt.
-func (n note) failed() (events []Event) {
-	e := Event{At: n.At, What: "failed", Attempt: n.Attempt, Error: n.Error, By: n.By}
-	if n.Died.IsZero() && n.Delay > 0 {
-		e.Until = n.At.Add(time.Duration(n.Delay * float64(time.Second)))
+func (h historyEntry) failed() (events []Event) {
+	e := Event{At: h.At, What: "failed", Attempt: h.Attempt, Error: h.Error, By: h.By}
+	if h.Died.IsZero() && h.Delay > 0 {
+		e.Until = h.At.Add(time.Duration(h.Delay * float64(time.Second)))
 	}
-	died := Event{At: n.Died, What: "died", Error: n.Error}
-	if n.Attempt > 0 || n.Died.IsZero() {
+	died := Event{At: h.Died, What: "died", Error: h.Error}
+	if h.Attempt > 0 || h.Died.IsZero() {
 		events, died.Error = append(events, e), ""
 	}
-	if !n.Died.IsZero() {
+	if !h.Died.IsZero() {
 		events = append(events, died)
 	}
 	return events
 }
 
-// notes reads the history of a message, with the actors of its acts.
-func (s store) notes(ctx context.Context, p place) (events []Event, err error) {
-	var history []byte
-	err = s.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, s.sql.History, p.Owner, p.Name)
+// history reads the history of a message, with the actors of its acts.
+func (s store) history(ctx context.Context, p place) (events []Event, err error) {
+	var stored []byte
+	err = s.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&stored) }, s.sql.History, p.Owner, p.Name)
 	if state := text.SQLState(err); state == text.UndefinedColumn || state == text.InsufficientPrivilege {
 		return nil, nil // the database, or the role, is at an older migration
 	}
-	var notes []note
-	if err != nil || json.Unmarshal(history, &notes) != nil { // rows written by hand may hold anything
+	var entries []historyEntry
+	if err != nil || json.Unmarshal(stored, &entries) != nil { // rows written by hand may hold anything
 		return nil, err
 	}
 	var acts []int64
-	for _, n := range notes {
-		if n.Act == "" {
-			events = append(events, n.failed()...)
+	for _, h := range entries {
+		if h.Act == "" {
+			events = append(events, h.failed()...)
 			continue
 		}
-		if len(acts) == 0 && !n.Received.IsZero() {
-			events = slices.Insert(events, 0, Event{At: n.Received, What: "written"})
+		if len(acts) == 0 && !h.Received.IsZero() {
+			events = slices.Insert(events, 0, Event{At: h.Received, What: "written"})
 		}
-		for what, at := range map[string]time.Time{"published": n.Published, "died": n.Died} {
+		for what, at := range map[string]time.Time{"published": h.Published, "died": h.Died} {
 			if !at.IsZero() {
 				events = append(events, Event{At: at, What: what})
 			}
 		}
-		events = append(events, Event{At: n.At, What: n.Act, AuditID: n.Audit})
-		acts = append(acts, n.Audit)
+		events = append(events, Event{At: h.At, What: h.Act, AuditID: h.Audit})
+		acts = append(acts, h.Audit)
 	}
 	if len(acts) == 0 {
 		return events, nil
@@ -211,40 +211,41 @@ func traceOf(parent string) string {
 	return ""
 }
 
-// letterWithin is the largest difference between the times of a death and of its letter, which one transaction writes.
-const letterWithin = 10 * time.Second
+// deadLetterWithin is the largest difference between the times of a death and of its dead letter, which one transaction
+// writes.
+const deadLetterWithin = 10 * time.Second
 
-// lettersOf finds the dead letters of each death among the events of a message. Two deaths may be so close that both
-// find the same letters.
-func (s store) lettersOf(ctx context.Context, uuid string, events []Event) (letters []Event, err error) {
+// deadLettersOf finds the dead letters of each death among the events of a message. Two deaths may be so close that
+// both find the same dead letters.
+func (s store) deadLettersOf(ctx context.Context, uuid string, events []Event) (deadLetters []Event, err error) {
 	for _, e := range events {
 		if e.What != "died" {
 			continue
 		}
-		found, err := s.letters(ctx, e.At, []string{uuid})
+		found, err := s.deadLetters(ctx, e.At, []string{uuid})
 		if err != nil {
 			return nil, err
 		}
-		for _, letter := range found {
-			if !slices.ContainsFunc(letters, func(l Event) bool { return l.DeadLetter == letter.DeadLetter }) {
-				letters = append(letters, letter)
+		for _, deadLetter := range found {
+			if !slices.ContainsFunc(deadLetters, func(l Event) bool { return l.DeadLetter == deadLetter.DeadLetter }) {
+				deadLetters = append(deadLetters, deadLetter)
 			}
 		}
 	}
-	return letters, nil
+	return deadLetters, nil
 }
 
-// letters searches for about a second for the letters written to the outbox when their messages died.
-func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (events []Event, err error) {
-	from, err := a.writtenFrom(ctx, died.Add(-letterWithin))
+// deadLetters searches for about a second for the dead letters written to the outbox when their messages died.
+func (a *Admin) deadLetters(ctx context.Context, died time.Time, uuids []string) (events []Event, err error) {
+	from, err := a.writtenFrom(ctx, died.Add(-deadLetterWithin))
 	if err != nil {
 		return nil, err
 	}
-	to, err := a.writtenFrom(ctx, died.Add(letterWithin))
+	to, err := a.writtenFrom(ctx, died.Add(deadLetterWithin))
 	if err != nil {
 		return nil, err
 	}
-	for until := time.Now().Add(lookFor); from <= to && err == nil && time.Now().Before(until); from += rowsLook {
+	for until := time.Now().Add(searchTime); from <= to && err == nil && time.Now().Before(until); from += matchingStep {
 		err = a.collect(ctx, func(rows drive.Rows) error {
 			e := Event{What: "dead_letter"}
 			var id int64
@@ -253,7 +254,7 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 			e.DeadLetter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
 			events = append(events, e)
 			return err
-		}, sqltext.DeadLettersWithin, from, min(to, from+rowsLook-1), uuids)
+		}, sqltext.DeadLettersWithin, from, min(to, from+matchingStep-1), uuids)
 	}
 	return events, err
 }

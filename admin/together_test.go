@@ -8,12 +8,12 @@ import (
 
 // sparse is a table in which a step reads a few rows and returns few of them, like a filter among others' messages.
 type sparse struct {
-	ids  map[State][]int64
-	look int64
+	ids   map[State][]int64
+	batch int64
 }
 
 func (s sparse) step(_ context.Context, w *walk) (list []found, next *place, err error) {
-	upto := w.from.ID + s.look
+	upto := w.from.ID + s.batch
 	for _, id := range s.ids[w.state] {
 		if id > w.from.ID && id <= upto {
 			list = append(list, found{place: place{ID: id}})
@@ -51,7 +51,7 @@ func TestTogetherWaitsForEachWalk(t *testing.T) {
 		}
 		var got []int64
 		for !tt.ended() {
-			list, err := tt.next(t.Context(), sparse{ids: ids, look: step}, 4)
+			list, err := tt.next(t.Context(), sparse{ids: ids, batch: step}, 4)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,18 +38,18 @@ type walk struct {
 	newest bool  // newest first, where possible: for viewers
 	from   *place
 	upto   int64 // outbox: the largest id to include
-	look   int64 // rows of each topic, lane or consumer to read in the next step
-	first  int64 // initial value of look
-	most   int64 // upper limit of look
+	batch  int64 // rows of each topic, lane or consumer to read in the next step
+	first  int64 // initial value of batch
+	most   int64 // upper limit of batch
 	want   int   // largest number of messages from the next step
 }
 
 const (
-	firstLook = 256
-	laneLook  = 32 // instead of firstLook when reading 64 lanes
-	maxLook   = 1 << 14
-	rowsLook  = 1 << 16 // instead of maxLook when reading only matching rows
-	quickLook = 10 * time.Millisecond
+	firstStep    = 256
+	laneStep     = 32 // instead of firstStep when reading 64 lanes
+	maxStep      = 1 << 14
+	matchingStep = 1 << 16 // instead of maxStep when reading only matching rows
+	quickStep    = 10 * time.Millisecond
 )
 
 // next makes one step, and lets the following step read more rows if there is time. For an error group it compares the
@@ -61,10 +61,10 @@ func (w *walk) next(ctx context.Context, s stepper) ([]found, error) {
 		return nil, err
 	}
 	w.from = to
-	if took := time.Since(begun); took < quickLook {
-		w.look = min(2*w.look, w.most)
-	} else if took > 4*quickLook {
-		w.look = max(w.look/2, w.first)
+	if took := time.Since(begun); took < quickStep {
+		w.batch = min(2*w.batch, w.most)
+	} else if took > 4*quickStep {
+		w.batch = max(w.batch/2, w.first)
 	}
 	if w.filter.ErrorGroup == "" {
 		return all, nil
@@ -84,14 +84,14 @@ type stepper interface {
 }
 
 func newWalk(f Filter, state State) *walk {
-	w := &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, first: firstLook, most: maxLook}
+	w := &walk{filter: f, state: state, from: &place{}, upto: math.MaxInt64, first: firstStep, most: maxStep}
 	if f.In == Outbox && (state == "" || state == Done || state == Discarded) {
-		w.most = rowsLook
+		w.most = matchingStep
 	}
 	if f.In == Outbox && (state == Ready || state == due || state == Delayed) && len(f.IDs) == 0 {
-		w.first = laneLook
+		w.first = laneStep
 	}
-	w.look = w.first
+	w.batch = w.first
 	return w
 }
 

@@ -80,7 +80,7 @@ var adminMutants = []Mutant{
 	{
 		Name: "A16", File: "admin/timeline.go", In: "integration_test", Test: "TestTimelineOfTheInbox",
 		Breaks: "the timeline of a requeued message begins with the act",
-		Old:    "if len(acts) == 0 && !n.Received.IsZero() {",
+		Old:    "if len(acts) == 0 && !h.Received.IsZero() {",
 		New:    "if false {",
 	},
 	{
