@@ -30,7 +30,7 @@ type group struct {
 	admin.ErrorGroup
 	Dead, Failing admin.Count
 	Share         int // percentage of the largest group
-	Look          string
+	Link          string
 	Acts          []offer
 }
 
@@ -110,7 +110,7 @@ func (g *group) finish(in admin.Table, most int64, access Access) {
 		states = append(states, admin.Failing)
 	}
 	f.States = states[:1]
-	g.Look = link("messages", f)
+	g.Link = link("messages", f)
 	if access.Act {
 		f.States = states
 		g.Acts = offers(f, "errors")

@@ -21,7 +21,7 @@ type foundMessage struct {
 	admin.Message
 	Level, Table, Owner string
 	Since               time.Time
-	Letter              bool // it is the dead letter of the message searched for
+	DeadLetter          bool // it is the dead letter of the message searched for
 }
 
 func (rq *request) find() error {
@@ -41,7 +41,7 @@ func (rq *request) find() error {
 	for _, m := range list.Messages {
 		p.List = append(p.List, foundMessage{
 			Message: m, Level: levels[m.State], Table: m.In.String(), Owner: ownerOf(m.In), Since: summary.Since(&m),
-			Letter: m.UUID != p.What && m.Metadata["uuid_poisoned"] == p.What,
+			DeadLetter: m.UUID != p.What && m.Metadata["uuid_poisoned"] == p.What,
 		})
 	}
 	return rq.show(http.StatusOK, "find", p)

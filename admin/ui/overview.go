@@ -49,7 +49,7 @@ type topicRow struct {
 	admin.TopicStats
 	Level, State string
 	ByOperator   bool
-	Look, Change string // links to messages, and to pause or resume
+	Link, Change string // links to messages, and to pause or resume
 	Trend        string // and to the chart
 }
 
@@ -216,7 +216,7 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 			filter.States[0] = of.state
 		}
 	}
-	row.Look = link("messages", filter)
+	row.Link = link("messages", filter)
 	for _, p := range t.PausedBy {
 		if p.By == byOperator {
 			row.ByOperator, row.Change = true, actLink("resume", admin.Filter{Topic: t.Topic}, "from", "overview")
