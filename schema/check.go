@@ -44,7 +44,7 @@ func Check(ctx context.Context, db *outbox.DB, cfg CheckConfig) ([]Problem, erro
 		return nil, err
 	}
 	c, err := inspect(ctx, (*core.DB)(db), cfg, (*core.DB)(db).Tables(), all)
-	for range secondLooks {
+	for range rechecks {
 		if err != nil || !c.damaged {
 			break
 		}
@@ -60,9 +60,9 @@ func Check(ctx context.Context, db *outbox.DB, cfg CheckConfig) ([]Problem, erro
 	return c.found, schemaChanged(c.found)
 }
 
-// secondLooks is the number of times that damage is checked again: a partition may be dropped between two statements of
+// rechecks is the number of times that damage is checked again: a partition may be dropped between two statements of
 // a check.
-const secondLooks = 3
+const rechecks = 3
 
 // database is a *core.DB, or a test's.
 type database interface {
