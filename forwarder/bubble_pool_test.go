@@ -212,12 +212,12 @@ func (p *bubblePool) Listen(ctx context.Context, _ string, fn func(string)) erro
 	}
 	s := p.server
 	s.mu.Lock()
-	s.heard[c] = c != nil
+	s.listeners[c] = c != nil
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.heard, c)
+		delete(s.listeners, c)
 	}()
 	fn("")
 	for {

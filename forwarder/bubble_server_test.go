@@ -14,19 +14,20 @@ import (
 // bubbleServer is a server with the tables of one outbox and the clock of a bubble. It runs the forwarder's statements
 // as package modeldb does, which is compared with Postgres. Times are microseconds.
 type bubbleServer struct {
-	mu      sync.Mutex
-	db      *modeldb.DB
-	crashes int
-	leases  map[string]time.Time // when each forwarder's lease ends
-	joining *bubbleTx            // the transaction in which a forwarder joins
-	ended   chan struct{}        // closed when a transaction ends for which others may wait
-	heard   map[chan struct{}]bool
-	ofDue   int // number of reads of due messages
+	mu        sync.Mutex
+	db        *modeldb.DB
+	crashes   int
+	leases    map[string]time.Time // when each forwarder's lease ends
+	joining   *bubbleTx            // the transaction in which a forwarder joins
+	ended     chan struct{}        // closed when a transaction ends for which others may wait
+	listeners map[chan struct{}]bool
+	ofDue     int // number of reads of due messages
 }
 
 func newBubbleServer() *bubbleServer {
 	return &bubbleServer{
-		db: modeldb.New(1000), leases: map[string]time.Time{}, ended: make(chan struct{}), heard: map[chan struct{}]bool{},
+		db: modeldb.New(1000), leases: map[string]time.Time{}, ended: make(chan struct{}),
+		listeners: map[chan struct{}]bool{},
 	}
 }
 
@@ -118,7 +119,7 @@ func (s *bubbleServer) transaction(fn func(*modeldb.Tx), hold func()) {
 	}
 	tx.End(true)
 	s.released()
-	for c := range s.heard {
+	for c := range s.listeners {
 		signal(c)
 	}
 }

@@ -41,7 +41,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"release":          {(*bubbleServer).release, []string{sqltext.ReleaseLanes}},
 		"expire":           {(*bubbleServer).expire, []string{sqltext.ExpireForwarder}},
 		"leave":            {(*bubbleServer).leave, []string{sqltext.LeaveForwarders}},
-		"look":             {(*bubbleServer).look, []string{sqltext.PollOutbox}},
+		"poll":             {(*bubbleServer).poll, []string{sqltext.PollOutbox}},
 		"may write":        {answers([]any{true}), []string{sqltext.MayWrite}},
 		"clean":            {answers([]any{int64(0), true, int64(0), int64(0)}), []string{sqltext.CleanPublished}},
 		"clean others": {answers(), []string{
@@ -116,7 +116,7 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 	return a
 }
 
-func (s *bubbleServer) look(args []any) (a bubbleAnswer, _ bool) {
+func (s *bubbleServer) poll(args []any) (a bubbleAnswer, _ bool) {
 	number, _ := args[0].(int64)
 	found, oldest, ready, due := s.header(), int64(0), false, (*float64)(nil)
 	fmt.Sscan(strings.ReplaceAll(found.Snapshot, ":", " "), &oldest)

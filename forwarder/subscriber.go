@@ -20,7 +20,7 @@ import (
 // with backoff, blocked key and death as in SubscriberConfig; behind middleware.Stack an attempt without a connection
 // is not counted. The next message of a key is delivered after the ack of the previous one.
 //
-// Instead of the last nack, middleware.ErrorHandler writes a dead letter and acks. While the letter cannot be written,
+// Instead of the last nack, middleware.ErrorHandler writes a dead letter and acks. While it cannot be written,
 // the message is delivered again after a minute, without counting an attempt. Without ErrorHandler the message is dead.
 //
 // Subscribers of a topic share its messages. Each subscription has a forwarder's connections: one for its lease, and
@@ -156,14 +156,14 @@ type nacked struct {
 
 func (n *nacked) Unwrap() error { return n.error }
 
-// letterAgain is how long a message waits whose dead letter could not be written.
-const letterAgain = time.Minute
+// deadLetterRetry is the wait of a message whose dead letter could not be written.
+const deadLetterRetry = time.Minute
 
 // nackedBecause returns the error of a nack with a cause and the wait that the handler requested. Like an attempt with
 // a requested wait, one without a transaction or without a dead letter does not count.
 func nackedBecause(wait time.Duration, cause error) *nacked {
 	if errors.Is(cause, core.ErrNoLetter) {
-		wait = letterAgain
+		wait = deadLetterRetry
 	}
 	return &nacked{cause, wait, wait > 0 || errors.Is(cause, core.ErrNotBegun)}
 }

@@ -92,7 +92,7 @@ func (c *Coordinator) Effects(now time.Time) Effects {
 		e.Wake |= WakeRebalancer
 	}
 	if len(f.Reports) > 0 {
-		c.notePauses(now, f.Reports)
+		c.rememberPauses(now, f.Reports)
 	}
 	return e
 }

@@ -14,8 +14,8 @@ type Pause struct {
 	Err      error // the last
 }
 
-// notePauses remembers what reports contain about paused topics.
-func (c *Coordinator) notePauses(now time.Time, reports []dispatch.Report) {
+// rememberPauses keeps the paused topics of reports.
+func (c *Coordinator) rememberPauses(now time.Time, reports []dispatch.Report) {
 	for _, r := range reports {
 		if r.ByOperator {
 			continue // that is already in the database

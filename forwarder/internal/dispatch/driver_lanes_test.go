@@ -78,7 +78,7 @@ func (f *forwarder) rebalancer() {
 	k := f.keeping
 	switch {
 	case k == nil:
-		f.look()
+		f.readMembers()
 	case !k.done:
 		f.change(k)
 	default:
@@ -91,7 +91,7 @@ func (f *forwarder) rebalancer() {
 	}
 }
 
-func (f *forwarder) look() {
+func (f *forwarder) readMembers() {
 	k := &keeping{began: f.m.db.now, unsure: !f.m.db.alive(f.id)}
 	f.m.db.heartbeat(f.id, f.coordinator.Stopping())
 	if !k.unsure {
@@ -100,7 +100,7 @@ func (f *forwarder) look() {
 	f.giveBack()
 	k.members, k.lanes = f.m.db.view(f.id)
 	f.sees(k.members)
-	f.looked()
+	f.loadEarly()
 	f.keeping = k
 }
 
@@ -153,8 +153,8 @@ func (f *forwarder) giveBack() {
 	}
 }
 
-// looked loads blocked rows too early.
-func (f *forwarder) looked() {
+// loadEarly loads blocked rows too early, in one of the variants.
+func (f *forwarder) loadEarly() {
 	if f.m.variant.blockedBeforeTake && f.m.thief != f {
 		f.blockedBefore = f.m.allBlocked()
 	}

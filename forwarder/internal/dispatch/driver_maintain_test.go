@@ -44,8 +44,8 @@ func (f *forwarder) maintainer() {
 		f.sweep(f.term(n))
 	case p < 80:
 		f.hold()
-	case !f.m.variant.noLook:
-		f.lookAtFirsts(f.term(n))
+	case !f.m.variant.noFirstsCheck:
+		f.checkFirsts(f.term(n))
 	}
 }
 
@@ -57,8 +57,8 @@ func (f *forwarder) hold() {
 	f.take()
 }
 
-// lookAtFirsts checks whether the rows that keys wait for are still pending.
-func (f *forwarder) lookAtFirsts(t dispatch.Assignment) {
+// checkFirsts checks whether the rows that keys wait for are still pending.
+func (f *forwarder) checkFirsts(t dispatch.Assignment) {
 	var gone []int64
 	for _, id := range f.coordinator.WaitingIDs(t) {
 		if m := f.m.db.find(id); m == nil || !m.pending() {

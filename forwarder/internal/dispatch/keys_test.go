@@ -96,16 +96,16 @@ func TestPermanentFailure(t *testing.T) {
 			continue
 		}
 		d.want(d.drain())
-		look := func() {
+		recheck := func() {
 			began := d.now
 			d.tick(time.Minute)
 			d.b.BlockedSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.blocked(0))
 			d.after()
 		}
-		look()
+		recheck()
 		d.want(d.drain()) // it is still dead
 		delete(d.table, 1)
-		look()
+		recheck()
 		d.want(d.drain(), 2)
 	}
 }

@@ -36,8 +36,8 @@ func (m *model) steal() {
 	}
 	if m.thief == nil {
 		f := m.forwarders[m.rng.IntN(len(m.forwarders))]
-		f.looked()
-		m.thief, m.lookedAt, m.afterFailure = f, m.db.tick(), m.chance(50)
+		f.loadEarly()
+		m.thief, m.readAt, m.afterFailure = f, m.db.tick(), m.chance(50)
 		return
 	}
 	f, row, of := m.thief, (*dispatch.Row)(nil), (*forwarder)(nil)
@@ -46,7 +46,7 @@ func (m *model) steal() {
 		if r == nil || r.Key == "" || m.chance(30) {
 			continue
 		}
-		if at := o.told[r].failedAt; !m.afterFailure && at == 0 || m.afterFailure && at > m.lookedAt {
+		if at := o.told[r].failedAt; !m.afterFailure && at == 0 || m.afterFailure && at > m.readAt {
 			row, of = r, o
 		}
 	}

@@ -28,7 +28,7 @@ type model struct {
 	forwarders   []*forwarder
 	forwarderIDs int
 	thief        *forwarder // about to acquire a lane
-	lookedAt     int        // clock
+	readAt       int        // clock
 	stealAfter   time.Time  // the last theft should have an effect first
 	afterFailure bool       // it waits for the settling of a failure
 

@@ -105,8 +105,8 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 	}
 	a.Room.Others += len(a.IDs)
 	for _, t := range d.degraded {
-		switch looks := some && t.dueUnseen != 0 && (t.probeInRead || !t.closed); {
-		case looks: // before its probe, or the rest of it, goes
+		switch seeks := some && t.dueUnseen != 0 && (t.probeInRead || !t.closed); {
+		case seeks: // before its probe, or the rest of it, goes
 			a.WantDue = true
 			a.reopening = append(a.reopening, t)
 		case t.unclassified && !t.byOperator: // no row waits until requeued ones are known

@@ -82,7 +82,7 @@ func (d *Dispatcher) update(t *topic) {
 	closed := t.paused || t.byOperator || t.slow &&
 		(t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.paused && !t.unclassified || t.byOperator {
-		t.dueUnseen = ^uint64(0) // until it is open and a read has looked
+		t.dueUnseen = ^uint64(0) // until it is open and a read has covered them
 	}
 	if t.closed && !closed && t.lanes|t.dueUnseen != 0 {
 		d.wantRead = true

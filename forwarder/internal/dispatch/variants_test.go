@@ -24,7 +24,7 @@ type variant struct {
 	lateIsGone    bool // rows without room count as gone
 	cutIgnored    bool // a lane counts as read past rows without room
 	noSweep       bool
-	noLook        bool // nothing notices that an operator settled a row that a key waits for
+	noFirstsCheck bool // nothing notices that an operator settled a row that a key waits for
 
 	// Blocked rows.
 	blockedNotLoaded  bool
@@ -169,7 +169,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"rejected with the epoch of another assignment", 50, variant{trouble: theft, rejectedInOtherTerm: true}},
 		{"recheck left out", 30, variant{trouble: operators, noRecheck: true}},
 		{"sweep left out", 1, variant{trouble: operators, noSweep: true}},
-		{"first row of a waiting key not checked", 361, variant{trouble: outage, noLook: true}},
+		{"first row of a waiting key not checked", 361, variant{trouble: outage, noFirstsCheck: true}},
 		{"unknown errors charged", 0, variant{trouble: blindness, unknownCharged: true}},
 		{"results dropped by a stop", 10, variant{stopDropsResults: true}},
 	} {
