@@ -18,7 +18,7 @@ func (e *doctorRun) checkListen(ctx context.Context) error {
 	defer cancel()
 	bound, cancelBound := e.bound(bound)
 	defer cancelBound()
-	err := e.db.Hear(bound)
+	err := e.db.CheckNotify(bound)
 	switch {
 	case errors.Is(err, drive.ErrNoListen):
 		e.find("listen", Info, err.Error(),

@@ -162,7 +162,7 @@ const deadLetterRetry = time.Minute
 // nackedBecause returns the error of a nack with a cause and the wait that the handler requested. Like an attempt with
 // a requested wait, one without a transaction or without a dead letter does not count.
 func nackedBecause(wait time.Duration, cause error) *nacked {
-	if errors.Is(cause, core.ErrNoLetter) {
+	if errors.Is(cause, core.ErrNoDeadLetter) {
 		wait = deadLetterRetry
 	}
 	return &nacked{cause, wait, wait > 0 || errors.Is(cause, core.ErrNotBegun)}

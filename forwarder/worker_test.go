@@ -164,7 +164,7 @@ func TestResultOfANack(t *testing.T) {
 		"timed out":         {10, old, ErrPublishTimeout, last},
 		"later":             {10, old, nackedBecause(time.Second, failed), snooze(time.Second)},
 		"no transaction":    {10, old, nackedBecause(0, errors.Join(core.ErrNotBegun, failed)), snooze(0)},
-		"no letter":         {10, old, nackedBecause(0, errors.Join(core.ErrNoLetter, failed)), snooze(deadLetterRetry)},
+		"no dead letter":    {10, old, nackedBecause(0, errors.Join(core.ErrNoDeadLetter, failed)), snooze(deadLetterRetry)},
 	} {
 		now := time.Now()
 		e := &engine{cfg: Config{MaxAttempts: 10, MinDeadAge: time.Hour}}

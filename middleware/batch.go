@@ -133,7 +133,7 @@ func (b *batcher) handle(msg *message.Message) error {
 	if one.claim = b.identify(ctx, msg, h); one.claim != nil {
 		r, err := b.join(outside, one)
 		if err != nil {
-			h.note(0, err)
+			h.setFailure(0, err)
 		}
 		h.ended.Store(true)
 		if err != nil || r == (result{}) {

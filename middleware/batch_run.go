@@ -197,14 +197,14 @@ func (b *batcher) claim(ctx context.Context, batch []*batched) error {
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var key string
 		var mine bool
-		var note int64
-		if err := rows.Scan(&key, &mine, &note); err != nil {
+		var token int64
+		if err := rows.Scan(&key, &mine, &token); err != nil {
 			return err
 		}
 		one := of[key]
 		switch {
 		case mine:
-			one.state, one.claim.note = ours, note
+			one.state, one.claim.token = ours, token
 		case !b.cfg.Inbox.CheckContent: // otherwise it is handled alone, and its content is compared there
 			one.state = handled
 		}
@@ -250,7 +250,7 @@ func (b *batcher) takeBack(batch []*batched) {
 		case one.h.work != nil:
 			err = one.h.work.Unack(ctx)
 		default:
-			_, err = b.db.Exec(ctx, b.db.Render(sqltext.UnclaimInbox), one.claim.consumer, one.claim.key, one.claim.note)
+			_, err = b.db.Exec(ctx, b.db.Render(sqltext.UnclaimInbox), one.claim.consumer, one.claim.key, one.claim.token)
 		}
 		if err != nil {
 			// Cause: the function of Batch committed, then failed.

@@ -19,7 +19,7 @@ type claim struct {
 	consumer, key string
 	failures      int           // recorded before this attempt
 	failing       time.Duration // since the first failure
-	note          int64         // distinguishes this claim from others
+	token         int64         // distinguishes this claim from others
 	hash          []byte        // core.PayloadHash; nil without CheckContent
 }
 
@@ -63,7 +63,7 @@ func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, stan
 	}
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var seconds float64
-		err := rows.Scan(&ours, &c.failures, &seconds, &c.note, &standby)
+		err := rows.Scan(&ours, &c.failures, &seconds, &c.token, &standby)
 		c.failing = time.Duration(seconds * float64(time.Second))
 		return err
 	}, i.claimSQL, c.consumer, c.key, c.hash)

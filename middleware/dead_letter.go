@@ -55,12 +55,12 @@ func (o *errorHandler) sendDeadLetter(
 	ctx context.Context, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
-		letter := deadLetter(ctx, msg, h.claim, o.cfg.Service, cause)
+		deadLetter := newDeadLetter(ctx, msg, h.claim, o.cfg.Service, cause)
 		var err error
-		if marked, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !marked || o.isDeadLetter(ctx) {
+		if marked, err = o.markDead(ctx, deadLetter, msg, h, cause); err != nil || !marked || o.isDeadLetter(ctx) {
 			return err
 		}
-		return o.deadLetters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
+		return o.deadLetters.Capture(ctx, o.cfg.DeadLetterTopic, deadLetter)
 	})
 	return marked, err
 }
@@ -68,7 +68,7 @@ func (o *errorHandler) sendDeadLetter(
 // markDead marks the row of the message dead, and sets the UUID of the dead letter. The dead letter of a stored message
 // keeps its random UUID: only the owner of such a message marks it dead, in the same transaction, so this happens once.
 func (o *errorHandler) markDead(
-	ctx context.Context, letter, msg *message.Message, h *handling, cause error,
+	ctx context.Context, deadLetter, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {
 	id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
 	if h.work != nil {
@@ -98,7 +98,7 @@ func (o *errorHandler) markDead(
 		id = fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))
 	}
 	if id != "" {
-		letter.UUID = deadLetterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)
+		deadLetter.UUID = deadLetterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)
 	}
 	return marked, nil
 }
@@ -114,14 +114,14 @@ func deadLetterUUID(id, generation, consumer string, revived int) string {
 	return uuid.NewSHA1(deadLetterSpace, name).String()
 }
 
-// deadLetter returns a copy of msg that the outbox can store, even if the original cannot be stored: metadata is made
-// valid and cut to the limit, and keys that would command a broker are renamed. It drops the delay and the generation,
-// and has a random UUID.
-func deadLetter(
+// newDeadLetter returns a copy of msg that the outbox can store, even if the original cannot be stored: metadata is
+// made valid and cut to the limit, and keys that would command a broker are renamed. It drops the delay and the
+// generation, and has a random UUID.
+func newDeadLetter(
 	ctx context.Context, msg *message.Message, c *claim, service string, cause error,
 ) *message.Message {
-	letter := message.NewMessage(watermill.NewUUID(), msg.Payload)
-	notes := []entry{
+	deadLetter := message.NewMessage(watermill.NewUUID(), msg.Payload)
+	added := []entry{
 		newEntry(MetadataUUID, msg.UUID),
 		newEntry(MetadataService, service),
 		newEntry(handlerKey, message.HandlerNameFromCtx(ctx)),
@@ -132,11 +132,11 @@ func deadLetter(
 	leftOut := []string{
 		MetadataConsumer, MetadataInboxKey, delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration,
 	}
-	for _, n := range notes {
-		leftOut = append(leftOut, n.key)
+	for _, e := range added {
+		leftOut = append(leftOut, e.key)
 	}
 	if c != nil {
-		notes = append(notes, newEntry(MetadataConsumer, c.consumer), newEntry(MetadataInboxKey, c.key))
+		added = append(added, newEntry(MetadataConsumer, c.consumer), newEntry(MetadataInboxKey, c.key))
 	}
 	var kept []entry
 	size := 0
@@ -150,20 +150,20 @@ func deadLetter(
 			size += e.size
 		}
 	}
-	parts := [][]entry{kept, notes}
+	parts := [][]entry{kept, added}
 	room := core.MaxMetadataBytes - len("{}") + len(",") // the last entry has no comma
 	if size > room {
 		// it was never stored in an outbox: keep the entries that fit next to those of the dead letter
 		slices.SortFunc(kept, func(a, b entry) int { return cmp.Compare(a.size, b.size) })
-		parts = [][]entry{notes, kept}
+		parts = [][]entry{added, kept}
 	}
 	for _, e := range slices.Concat(parts...) {
 		if e = e.cutTo(room); e.size <= room {
-			letter.Metadata.Set(e.key, e.value)
+			deadLetter.Metadata.Set(e.key, e.value)
 			room -= e.size
 		}
 	}
-	return letter
+	return deadLetter
 }
 
 // entry is one metadata entry, made storable. Its size is its length as JSON: "key":"value" and a comma.

@@ -87,7 +87,7 @@ func (c ErrorHandlerConfig) validate() error {
 //     ErrorHandlerConfig.Backoff. Messages of our own subscribers are nacked immediately, because those have a backoff.
 //
 // If a dead letter cannot be written, the message is nacked, with the reason in the inbox. If a duplicate was processed
-// meanwhile or is dead, the message is acked as a duplicate. A message from the dead-letter topic itself gets no
+// meanwhile or is dead, the message is acked as a duplicate. A message from the dead-letter topic itself gets no dead
 // letter: it is nacked, with an error line each time, until its handler is fixed. Messages of queue.Subscriber and
 // forwarder.Subscriber are marked dead in their own table. If a handler ended its transaction (outbox.ErrTxEnded) and
 // committed the inbox row, the row is removed first, so that the redelivery is not skipped.
@@ -99,8 +99,8 @@ func (c ErrorHandlerConfig) validate() error {
 //
 // A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID derived
 // from the message, its generation, its consumer and how often it was revived. Metadata keys that could command a
-// broker get the suffix "_poisoned". If the metadata leaves too little room, the letter's own entries are cut. Error
-// texts are stored up to 1 KiB, so keep secrets out of errors.
+// broker get the suffix "_poisoned". If the metadata leaves too little room, the entries that the dead letter adds are
+// cut. Error texts are stored up to 1 KiB, so keep secrets out of errors.
 //
 // Each dead message is logged as an error, each failed attempt at debug level. If logger is nil, the logger of db is
 // used. The constructor returns outbox.ErrNoDB or an error that names an invalid field.
@@ -217,7 +217,7 @@ func (o *errorHandler) conclude(
 	if decision == outbox.DeadLetter && h.work == nil && o.isDeadLetter(ctx) {
 		decision = outbox.Nack
 		// Cause: the handler of the dead-letter topic failed.
-		// Cure: the letter is redelivered.
+		// Cure: the dead letter is redelivered.
 		o.logger.Error("handling a dead letter failed: no dead letter is written for it, and it is nacked: fix its "+
 			"handler",
 			err, fieldsOf(ctx, msg))
@@ -226,8 +226,8 @@ func (o *errorHandler) conclude(
 	case outbox.DeadLetter:
 		marked, writeErr := o.sendDeadLetter(ctx, msg, h, err)
 		if writeErr != nil {
-			writeErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(writeErr))
-			h.note(0, writeErr)
+			writeErr = fmt.Errorf("%w: %w", core.ErrNoDeadLetter, text.Explain(writeErr))
+			h.setFailure(0, writeErr)
 			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", writeErr, err)))
 			return observe.Failed, o.wait(h, n), errors.Join(err, writeErr)
 		}
@@ -253,7 +253,7 @@ func (o *errorHandler) conclude(
 		return observe.Duplicate, 0, nil
 	}
 	o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(err))
-	h.note(0, err)
+	h.setFailure(0, err)
 	wait := o.wait(h, n)
 	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": n.failures, "wait": wait})
 	if failed != noCallback && o.lines.Allow("not called "+message.HandlerNameFromCtx(ctx)) {
@@ -282,7 +282,7 @@ func (o *errorHandler) takeBack(ctx context.Context, msg *message.Message, h *ha
 			o.logger.Error("handler ended its transaction: the ack could not be undone", err, fieldsOf(ctx, msg))
 		}
 	case h.claim != nil:
-		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.note)
+		o.record(ctx, msg, h.claim, sqltext.UnclaimInbox, h.claim.token)
 	}
 }
 

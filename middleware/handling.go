@@ -73,12 +73,12 @@ func (h *handling) isLast() bool {
 	return h.work != nil && h.work.Last() || h.delivery != nil && h.delivery.Last
 }
 
-// note tells our own subscriber why the message failed, and how long to wait, or 0 if the attempt counts. A nack
+// setFailure gives our own subscriber the error of the attempt and the time to wait, or 0 if the attempt counts. A nack
 // follows.
-func (h *handling) note(wait time.Duration, err error) {
+func (h *handling) setFailure(wait time.Duration, err error) {
 	switch {
 	case h.work != nil:
-		h.work.Note(asLater(err, wait))
+		h.work.SetFailure(asLater(err, wait))
 	case h.later != nil:
 		h.later(wait, err)
 	}

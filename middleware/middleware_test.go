@@ -176,9 +176,9 @@ func TestConsumersOfDifferentPairsDiffer(t *testing.T) {
 	}
 }
 
-func TestLetterUUIDs(t *testing.T) {
+func TestDeadLetterUUIDs(t *testing.T) {
 	seen := map[string]bool{}
-	for _, letter := range []struct {
+	for _, of := range []struct {
 		id, generation, consumer string
 		revived                  int
 	}{
@@ -186,9 +186,9 @@ func TestLetterUUIDs(t *testing.T) {
 		{"11", "", "a/b", 0},
 		{"1", "1", "a/b", 0}, {"1", "1a", "/b", 0}, {"11", "1", "a/b", 0}, {"1", "2", "a/b", 0},
 	} {
-		id := deadLetterUUID(letter.id, letter.generation, letter.consumer, letter.revived)
-		if seen[id] || id != deadLetterUUID(letter.id, letter.generation, letter.consumer, letter.revived) {
-			t.Errorf("%+v: %s is not unique", letter, id)
+		id := deadLetterUUID(of.id, of.generation, of.consumer, of.revived)
+		if seen[id] || id != deadLetterUUID(of.id, of.generation, of.consumer, of.revived) {
+			t.Errorf("%+v: %s is not unique", of, id)
 		}
 		seen[id] = true
 	}
@@ -263,28 +263,28 @@ func TestDeadLetterIsStorable(t *testing.T) {
 		delay.DelayedForKey: "never mind", delay.DelayedUntilKey: "tomorrow",
 		outbox.MetadataKey: strings.Repeat("k", 5000),
 	}
-	letter := deadLetter(context.Background(), msg, nil, "shop", errors.New("why"))
-	if letter.UUID == "" || string(letter.Payload) != "payload" {
-		t.Errorf("got %q %q", letter.UUID, letter.Payload)
+	dead := newDeadLetter(context.Background(), msg, nil, "shop", errors.New("why"))
+	if dead.UUID == "" || string(dead.Payload) != "payload" {
+		t.Errorf("got %q %q", dead.UUID, dead.Payload)
 	}
-	for k, v := range letter.Metadata {
+	for k, v := range dead.Metadata {
 		if !text.Storable(k) || !text.Storable(v) {
 			t.Errorf("metadata %q = %q", k, v)
 		}
 	}
-	if letter.Metadata["good"] != "ü" || letter.Metadata[reasonKey] != "why" {
-		t.Errorf("metadata %v", letter.Metadata)
+	if dead.Metadata["good"] != "ü" || dead.Metadata[reasonKey] != "why" {
+		t.Errorf("metadata %v", dead.Metadata)
 	}
 	for _, gone := range []string{delay.DelayedForKey, delay.DelayedUntilKey, outbox.MetadataKey} {
-		if _, there := letter.Metadata[gone]; there {
+		if _, there := dead.Metadata[gone]; there {
 			t.Errorf("%s is still there", gone)
 		}
 	}
 	if len(msg.Metadata) != 6 {
 		t.Error("the message itself was changed")
 	}
-	if letter.Metadata[MetadataService] != "shop" {
-		t.Errorf("metadata %v", letter.Metadata)
+	if dead.Metadata[MetadataService] != "shop" {
+		t.Errorf("metadata %v", dead.Metadata)
 	}
 }
 

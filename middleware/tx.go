@@ -150,7 +150,7 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 			cause = h.panicked()
 		}
 		if cause != nil {
-			h.note(waitWithoutErrorHandler(cause), cause)
+			h.setFailure(waitWithoutErrorHandler(cause), cause)
 		}
 		h.ended.Store(true)
 		ended(ctx, t.db, "", msg, h, h.outcome(cause), cause)

@@ -53,7 +53,7 @@ func (o *errorHandler) retryLater(
 	}
 	switch {
 	case h.work != nil || h.later != nil:
-		h.note(wait, err)
+		h.setFailure(wait, err)
 		return outcome, 0, err
 	case later != nil && wait > o.cfg.Backoff.Max:
 		o.recall.postpone(keyOf(message.HandlerNameFromCtx(ctx), msg), wait, err)

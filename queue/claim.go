@@ -216,7 +216,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	t := &claimAttempt{s: s, claim: c, request: claimRequest{suspects: true},
 		room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	again, err := s.choose(ctx, choice{
-		what: buryRows, topics: c.Topics, fits: t.fits,
+		what: claimExpiredRows, topics: c.Topics, fits: t.fits,
 		many: func() error {
 			if len(t.found.msgs) >= c.Limit || t.room == 0 {
 				return nil

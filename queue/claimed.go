@@ -28,16 +28,16 @@ var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 type claimed struct {
 	Message
 	loop    *loop
-	expired bool // it must only be buried
+	expired bool // it must only be marked dead
 
 	// suspect is true while it has the slot for suspects, because an earlier owner died or let the lease expire; guarded
 	// by loop.mu.
 	suspect      bool
 	suspectTimer *time.Timer // frees that slot
 
-	acking  bool        // acked after its handler returned, result not known yet; guarded by loop.mu
-	locked  atomic.Bool // acked in a transaction: the handler's ack there finds out whether the lease was lost
-	acked   atomic.Bool // the transaction committed
+	acking   bool        // acked after its handler returned, result not known yet; guarded by loop.mu
+	locked   atomic.Bool // acked in a transaction: the handler's ack there finds out whether the lease was lost
+	acked    atomic.Bool // the transaction committed
 	ackToken int64       // distinguishes this ack from later ones
 	// claimed again here before its handler returned, because its lease expired or it was just given back
 	again atomic.Bool
@@ -46,7 +46,7 @@ type claimed struct {
 	until  time.Time
 	cancel context.CancelCauseFunc // of its context; nil before there is one
 	timer  *time.Timer             // ends the context when the lease is lost
-	note   error
+	cause  error                   // why the attempt failed
 }
 
 var _ core.Work = (*claimed)(nil)
@@ -113,24 +113,25 @@ func (c *claimed) maxCrashes() int {
 	most := c.loop.store.cfg.MaxAttempts
 	switch {
 	case most < 0:
-		return defaultMaxAttempts + buryCrashes
+		return defaultMaxAttempts + onDeadCrashes
 	case c.exhausted():
-		return most + buryCrashes
+		return most + onDeadCrashes
 	}
 	return math.MaxInt
 }
 
-// Note records why an attempt failed.
-func (c *claimed) Note(err error) {
+// SetFailure records why an attempt failed.
+func (c *claimed) SetFailure(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note = err
+	c.cause = err
 }
 
-func (c *claimed) noted() error {
+// failure returns the error of SetFailure, or nil.
+func (c *claimed) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.note
+	return c.cause
 }
 
 // Ack marks the message done in the transaction of ctx.
@@ -157,13 +158,13 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 	_, err = orAgain(len(ids), func() (n int, err error) {
 		err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
 			var id ID
-			var note int64
-			if err := rows.Scan(&note, &id.Source, &id.MessageID); err != nil {
+			var token int64
+			if err := rows.Scan(&token, &id.Source, &id.MessageID); err != nil {
 				return err
 			}
 			o := of[id]
 			delete(of, id)
-			o.ackToken, n = note, n+1
+			o.ackToken, n = token, n+1
 			acked = append(acked, o)
 			return nil
 		}, sqltext.AckInTx, c.loop.owner.String(), sources, messageIDs, s.cfg.KeepPayload)

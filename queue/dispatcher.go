@@ -127,7 +127,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 func (d *Dispatcher) maintainer() *maintainer {
 	m := newMaintainer(d.store, d.logger, d.cfg.LeaseTTL, d.cfg.CleanInterval, d.cfg.Service, d.cfg.topics)
 	if d.cfg.OnDead != nil {
-		m.bury = d.buryExpired
+		m.takeExpired = d.takeExpired
 	}
 	return m
 }
@@ -139,9 +139,9 @@ func (d *Dispatcher) handle(c *claimed) {
 	case !known:
 		d.snooze(c)
 	case c.expired:
-		d.buryUnhandled(c, errExpired, false)
+		d.markDeadUnhandled(c, errExpired, false)
 	case c.exhausted():
-		d.buryUnhandled(c, exhaustedBy(&c.Message), false)
+		d.markDeadUnhandled(c, exhaustedBy(&c.Message), false)
 	default:
 		d.process(c, h)
 	}

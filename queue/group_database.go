@@ -16,9 +16,9 @@ import (
 // database that is awake has a worker until it is idle again.
 
 const (
-	manyLooks  = 1000        // databases per statement
-	checkEvery = time.Minute // between separate checks of a sleeping database
-	sleepAfter = 4           // times PollInterval, between polls that find nothing
+	polledTogether = 1000        // databases per statement
+	checkEvery     = time.Minute // between separate checks of a sleeping database
+	sleepAfter     = 4           // times PollInterval, between polls that find nothing
 )
 
 // database is a database of a Group. All fields are guarded by Group.mu.
@@ -149,7 +149,7 @@ func (s *Store) remaining(ctx context.Context) (l left, err error) {
 
 // pollSleeping wakes the sleeping databases of a pool that changed.
 func (g *Group) pollSleeping(ctx context.Context, list []*database) error {
-	for some := range slices.Chunk(list, manyLooks) {
+	for some := range slices.Chunk(list, polledTogether) {
 		sequences, tables := make([]string, len(some)), make([]string, len(some))
 		for i, t := range some {
 			sequences[i], tables[i] = t.store.db.Render("{queue_id_seq}"), t.store.db.Render("{queue}")

@@ -69,9 +69,9 @@ type connSlots struct {
 
 const (
 	noLimit = 1 << 30
-	// spareConns is the number of connections of a pool left for claims, renewals and acks, and for a forwarder that
+	// reservedConns is the number of connections of a pool left for claims, renewals and acks, and for a forwarder that
 	// drains the same databases.
-	spareConns = 2
+	reservedConns = 2
 )
 
 // maxHandled is how many messages may be handled concurrently in databases that share a pool with conns connections:
@@ -84,7 +84,7 @@ func (c *DispatcherConfig) maxHandled(conns int) int {
 	if conns <= 0 || !inTx {
 		return noLimit
 	}
-	return max(1, conns-spareConns)
+	return max(1, conns-reservedConns)
 }
 
 // room returns how many more slots one poll may reserve: half of the free ones are left to other databases, so that a

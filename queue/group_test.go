@@ -52,14 +52,14 @@ func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 	}
 }
 
-// TestBurialsFreeNoSlotOfAGroup: a message that is only buried has no slot.
-func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
+// TestExpiredMessagesFreeNoSlotOfAGroup: an expired message has no slot of the group.
+func TestExpiredMessagesFreeNoSlotOfAGroup(t *testing.T) {
 	g, s := &Group{slots: newSlots(4)}, &connSlots{slots: newSlots(4)}
 	k := s.reserve(&g.slots, 2)
 	k.confirm(2)
 	g.freed(&claimed{expired: true}, s)
 	if g.slots.taken != 2 || s.slots.taken != 2 {
-		t.Errorf("a burial leaves %d and %d slots taken, not 2", g.slots.taken, s.slots.taken)
+		t.Errorf("an expired message leaves %d and %d slots taken, not 2", g.slots.taken, s.slots.taken)
 	}
 	if g.freed(&claimed{}, s); g.slots.taken != 1 || s.slots.taken != 1 {
 		t.Errorf("a message leaves %d and %d slots taken, not 1", g.slots.taken, s.slots.taken)

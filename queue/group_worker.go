@@ -100,8 +100,8 @@ func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 	return m, nil
 }
 
-// freed must be called when a handler has returned; the caller then sends a signal. Burials use only slots of their own
-// database.
+// freed must be called when a handler has returned; the caller then sends a signal. Expired messages use only slots of
+// their own database.
 func (g *Group) freed(c *claimed, s *connSlots) {
 	if c.expired {
 		return

@@ -224,7 +224,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		c.ack()
 		return observe.Duplicate
 	case decision == outbox.DeadLetter || c.Last():
-		return d.bury(c, err, true)
+		return d.markDead(c, err, true)
 	}
 	c.abandon(err)
 	return observe.Failed

@@ -26,13 +26,13 @@ type maintainer struct {
 	lease  time.Duration
 	clean  time.Duration   // -1 = never
 	topics func() []string // the topics that it reaps; nil = all
-	// bury buries expired messages, and reports whether there may be more. nil = reaping marks them dead.
-	bury    func(ctx context.Context) (more bool, err error)
-	service string // for observers of messages that reaping marks dead
+	// takeExpired starts to mark expired messages dead, and reports whether there may be more. nil = reaping does it.
+	takeExpired func(ctx context.Context) (more bool, err error)
+	service     string // for observers of messages that reaping marks dead
 
 	reapAt time.Time // of the next reaping
 	place  reapPlace // where it starts
-	more   bool      // there may be more to bury before then
+	more   bool      // there may be more expired messages before then
 
 	cleanAt           time.Time // of the next deletion
 	reaping, cleaning trouble.RetryLog
@@ -52,8 +52,8 @@ func newMaintainer(
 	}
 }
 
-// buryInterval is the wait before burying continues after the slots ran out.
-const buryInterval = 50 * time.Millisecond
+// expiredInterval is the wait before the next expired messages are taken after the slots ran out.
+const expiredInterval = 50 * time.Millisecond
 
 // once does the work that is due. The first time that is all of it, so a missing table or database is found here.
 func (m *maintainer) once(ctx context.Context) (err error) {
@@ -64,15 +64,16 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 		m.reapAt = time.Time{}
 		pause := m.pause()
 		m.place, _, err = m.store.reap(ctx, reaping{
-			topics: m.topics(), kill: m.bury == nil, by: reporter{m.service, m.logger}, from: m.place, share: pause / reapShare,
+			topics: m.topics(), kill: m.takeExpired == nil, by: reporter{m.service, m.logger}, from: m.place,
+			share: pause / reapShare,
 		})
 		if err != nil {
 			return err
 		}
 		m.reapAt = now.Add(pause)
 	}
-	if m.bury != nil {
-		if m.more, err = m.bury(ctx); err != nil {
+	if m.takeExpired != nil {
+		if m.more, err = m.takeExpired(ctx); err != nil {
 			m.more, m.reapAt = false, time.Time{}
 		}
 	}
@@ -120,7 +121,7 @@ func (m *maintainer) cleanDue(now time.Time) bool { return m.clean > 0 && !now.B
 func (m *maintainer) wait() (wait time.Duration) {
 	switch {
 	case m.more:
-		wait = buryInterval
+		wait = expiredInterval
 	case m.reapAt.IsZero(): // the last try failed
 		return m.pause()
 	default:
@@ -151,7 +152,7 @@ func (m *maintainer) run(ctx context.Context) {
 
 // listen is the goroutine that receives notifications of commits in other processes. Messages whose notification it
 // misses are found by polling.
-func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
+func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, notified func(core.Notification)) {
 	// Cause: its connection broke, or the pool is full.
 	// Cure: they are found by polling.
 	report := trouble.RetryLog{Logger: logger, What: "listening for commits of other processes"}
@@ -160,7 +161,7 @@ func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard
 		err := s.db.Listen(ctx, func(n core.Notification) {
 			report.Report(nil)
 			wait.Reset()
-			heard(n)
+			notified(n)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
 			err = backoff.Permanent(err)

@@ -42,10 +42,10 @@ const (
 
 // The statements that choose their own rows.
 const (
-	claimRows  = "claim"
-	buryRows   = "bury"
-	expireRows = "expire"
-	reapRows   = "reap"
+	claimRows        = "claim"
+	claimExpiredRows = "claim expired"
+	expireRows       = "expire"
+	reapRows         = "reap"
 )
 
 // unchanged is the State that a statement returns for a message that it left unchanged.

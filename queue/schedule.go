@@ -179,20 +179,20 @@ func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[
 	}
 }
 
-// take gives a slot to a message of this topic and size, and done takes it back. A message that must only be buried
-// does not count against its topic.
-func (s *schedule) take(topic string, size int, buried bool) {
+// take gives a slot to a message of this topic and size, and done takes it back. An expired message, which must only be
+// marked dead, does not count against its topic.
+func (s *schedule) take(topic string, size int, expired bool) {
 	s.taken++
 	s.bytes += size
-	if t := s.of[topic]; t != nil && !buried {
+	if t := s.of[topic]; t != nil && !expired {
 		t.taken++
 	}
 }
 
-func (s *schedule) done(topic string, size int, buried bool) {
+func (s *schedule) done(topic string, size int, expired bool) {
 	s.taken--
 	s.bytes -= size
-	if t := s.of[topic]; t != nil && !buried {
+	if t := s.of[topic]; t != nil && !expired {
 		t.taken = max(0, t.taken-1) // the topic may have had no limit when this message was taken
 	}
 }

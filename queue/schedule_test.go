@@ -137,7 +137,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 	s.take("slow", 1, true)
 	if rooms := s.began(c.now()); rooms[1].n != 1 {
-		t.Errorf("a message that is only buried takes a slot of its topic: %v", rooms)
+		t.Errorf("an expired message takes a slot of its topic: %v", rooms)
 	}
 	if s.done("slow", 1, true); s.taken != 1 {
 		t.Errorf("%d slots are taken", s.taken)

@@ -162,12 +162,12 @@ func (s *Subscriber) maintain(m *maintainer) {
 	}
 	s.running.Go(func() { m.run(s.ctx) })
 	if !s.cfg.DisableListen {
-		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.heard) })
+		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.notified) })
 	}
 }
 
 // notified handles the notification of a commit in another process.
-func (s *Subscriber) heard(n core.Notification) {
+func (s *Subscriber) notified(n core.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.loops {
@@ -242,13 +242,13 @@ func (s *subscription) deliver(c *claimed) {
 // nacked counts the attempt, unless there was no connection for the handler's transaction, the dead letter could not be
 // written, or the handler requested a later retry. It changes nothing if the message is done or has another owner.
 func (s *subscription) nacked(c *claimed) {
-	err := c.noted()
+	err := c.failure()
 	switch {
 	case c.acked.Load() || errors.Is(err, ErrLeaseLost):
 	case errors.Is(err, core.ErrNotBegun):
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
-	case errors.Is(err, core.ErrNoLetter):
-		c.release(buryRetryWait, text.OfError(err))
+	case errors.Is(err, core.ErrNoDeadLetter):
+		c.release(onDeadRetryWait, text.OfError(err))
 	case err == nil:
 		s.failed(c, outbox.ErrNacked)
 	default:

@@ -72,15 +72,15 @@ func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	})
 }
 
-// Hear tests notifications: it sends one and returns nil once it arrives on a separate connection. It makes other
-// listeners poll once. It may return drive.ErrNoListen.
-func (db *DB) Hear(ctx context.Context) error {
+// CheckNotify tests notifications: it sends one and returns nil once it arrives on a separate connection. It makes
+// other listeners poll once. It may return drive.ErrNoListen.
+func (db *DB) CheckNotify(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	token, heard := uuid.NewString(), false
+	token, received := uuid.NewString(), false
 	var failed error
 	err := db.pool.Listen(ctx, db.tables.Channel(), func(payload string) {
 		switch payload {
@@ -89,12 +89,12 @@ func (db *DB) Hear(ctx context.Context) error {
 				cancel()
 			}
 		case token:
-			heard = true
+			received = true
 			cancel()
 		}
 	})
 	switch {
-	case heard:
+	case received:
 		return nil
 	case failed != nil:
 		return failed

@@ -11,31 +11,31 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// notedPool records notifications to other processes, sent with a COMMIT or alone.
-type notedPool struct {
+// recordingPool records notifications to other processes, sent with a COMMIT or alone.
+type recordingPool struct {
 	drive.Pool
 	takesHints bool
 	hints      []drive.Statement
 	alone      atomic.Int64
 }
 
-func (p *notedPool) Name() string { return "noted" }
-func (p *notedPool) ID() any      { return p }
-func (p *notedPool) Exec(context.Context, string, ...any) (int64, error) {
+func (p *recordingPool) Name() string { return "recording" }
+func (p *recordingPool) ID() any      { return p }
+func (p *recordingPool) Exec(context.Context, string, ...any) (int64, error) {
 	p.alone.Add(1)
 	return 0, nil
 }
-func (p *notedPool) Begin(context.Context, drive.TxOptions) (drive.OwnTx, error) {
-	return notedTx{p: p}, nil
+func (p *recordingPool) Begin(context.Context, drive.TxOptions) (drive.OwnTx, error) {
+	return recordingTx{p: p}, nil
 }
 
-type notedTx struct {
+type recordingTx struct {
 	drive.OwnTx
-	p *notedPool
+	p *recordingPool
 }
 
-func (t notedTx) Hints() bool { return t.p.takesHints }
-func (t notedTx) Commit(_ context.Context, _, hints []drive.Statement) error {
+func (t recordingTx) Hints() bool { return t.p.takesHints }
+func (t recordingTx) Commit(_ context.Context, _, hints []drive.Statement) error {
 	t.p.hints = append(t.p.hints, hints...)
 	return nil
 }
@@ -43,7 +43,7 @@ func (t notedTx) Commit(_ context.Context, _, hints []drive.Statement) error {
 func TestFirstNotificationGoesWithCommit(t *testing.T) {
 	for _, takesHints := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			p := &notedPool{takesHints: takesHints}
+			p := &recordingPool{takesHints: takesHints}
 			db, err := NewDB(p, Config{}, nil)
 			if err != nil {
 				t.Fatal(err)

@@ -15,10 +15,10 @@ var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to an
 // Cure: raise pool_max_conns or lower Concurrency.
 var ErrNotBegun = errors.New("no transaction for the handler")
 
-// ErrNoLetter means that a message is not marked dead because its dead letter could not be written.
+// ErrNoDeadLetter means that a message is not marked dead because its dead letter could not be written.
 // Cause: the database, or no grant to insert into the outbox.
 // Cure: the message is retried.
-var ErrNoLetter = errors.New("dead letter not written")
+var ErrNoDeadLetter = errors.New("dead letter not written")
 
 // Work is a message that was claimed from the durable queue. The middleware that opens the transaction of its handler
 // settles it there.
@@ -35,8 +35,9 @@ type Work interface {
 	Failed() bool
 	// Last reports whether this is the last attempt, whose failure makes the message dead.
 	Last() bool
-	// Note records why the attempt failed, because a nack carries no reason. ErrNotBegun and ErrNoLetter are not charged.
-	Note(err error)
+	// SetFailure records why the attempt failed, because a nack carries no reason. ErrNotBegun and ErrNoDeadLetter are not
+	// charged.
+	SetFailure(err error)
 }
 
 type workKey struct{}

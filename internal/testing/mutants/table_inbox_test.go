@@ -34,7 +34,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I5", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestHandlerThatEndsTheTransaction",
-		Breaks: "the note of another copy is taken back",
+		Breaks: "the claim of another copy is undone",
 		Old:    "AND (extract(epoch FROM processed_at) * 1000000)::bigint = $3::bigint",
 		New:    "AND $3::bigint > 0",
 	},
@@ -222,7 +222,7 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I35", File: "middleware/batch.go", In: "middleware", Test: "TestBatchReportsWhatNeverBegan",
 		Breaks: "an attempt is counted for a message that left before its batch began",
-		Old:    "			h.note(0, err)\n",
+		Old:    "			h.setFailure(0, err)\n",
 		New:    "",
 	},
 	{

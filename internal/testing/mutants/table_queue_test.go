@@ -9,15 +9,15 @@ var queueMutants = []Mutant{
 		New:    "most = max(1, most)",
 	},
 	{
-		Name: "Q2", File: "queue/group_worker.go", In: "queue", Test: "TestBurialsFreeNoSlotOfAGroup",
-		Breaks: "a burial frees a slot that it did not have, so that a Group exceeds its concurrency",
+		Name: "Q2", File: "queue/group_worker.go", In: "queue", Test: "TestExpiredMessagesFreeNoSlotOfAGroup",
+		Breaks: "an expired message frees a slot that it did not have, so that a Group exceeds its concurrency",
 		Old:    "	if c.expired {\n		return\n	}\n	g.mu.Lock()",
 		New:    "	g.mu.Lock()",
 	},
 	{
 		Name: "Q3", File: "queue/schedule.go", In: "queue", Test: "TestScheduleOfATopicWithALimit",
-		Breaks: "a burial takes a slot of its topic",
-		Old:    "t != nil && !buried {\n		t.taken++",
+		Breaks: "an expired message takes a slot of its topic",
+		Old:    "t != nil && !expired {\n		t.taken++",
 		New:    "t != nil {\n		t.taken++",
 	},
 	{

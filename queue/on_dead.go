@@ -29,18 +29,18 @@ func exhaustedBy(msg *Message) error {
 }
 
 const (
-	// buryRetryWait is how long a message waits after OnDead failed for it.
-	buryRetryWait = time.Minute
-	// buryCrashes is how many processes may die with a message that has no attempts left before OnDead is assumed to kill
-	// them. If attempts are unlimited, the default number of attempts applies.
-	buryCrashes = 3
+	// onDeadRetryWait is how long a message waits after OnDead failed for it.
+	onDeadRetryWait = time.Minute
+	// onDeadCrashes is how many processes may die with a message that has no attempts left before OnDead is assumed to
+	// kill them. If attempts are unlimited, the default number of attempts applies.
+	onDeadCrashes = 3
 )
 
-// bury calls OnDead and marks a message dead, both or neither. counted reports whether this attempt counts.
+// markDead calls OnDead and marks a message dead, both or neither. counted reports whether this attempt counts.
 //
 // OnDead may be slow, so it runs first: once the transaction has marked the message dead, calls that store a duplicate
 // wait for it, and so do calls whose items share a statement with that duplicate.
-func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome {
+func (d *Dispatcher) markDead(c *claimed, cause error, counted bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
 	defer cancel()
 	err := errGoexit
@@ -56,7 +56,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome
 			// Cause: the database, or DispatcherConfig.OnDead failed.
 			// Cure: fix the cause that the error names.
 			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
-			c.release(buryRetryWait, text.OfError(err))
+			c.release(onDeadRetryWait, text.OfError(err))
 		}
 	}()
 	err = core.InTx(ctx, d.store.db, core.TxOptions{}, func(ctx context.Context) error {
@@ -109,17 +109,17 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	return nil
 }
 
-// buryUnhandled buries a message whose handler is not called. Observers see it as a failed message.
-func (d *Dispatcher) buryUnhandled(c *claimed, cause error, counted bool) {
+// markDeadUnhandled marks a message dead whose handler is not called. Observers see it as a failed message.
+func (d *Dispatcher) markDeadUnhandled(c *claimed, cause error, counted bool) {
 	_, ended := d.store.started(c.loop.work, d.cfg.Service, &c.Message)
 	outcome := observe.Failed
 	defer func() { ended(outcome, 0, cause) }() // even if OnDead ends the goroutine
-	outcome = d.bury(c, cause, counted)
+	outcome = d.markDead(c, cause, counted)
 }
 
-// buryExpired buries as many expired messages as there are free slots, and reports whether there may be more because
-// the slots ran out.
-func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
+// takeExpired starts to mark expired messages dead, as many as there are free slots, and reports whether there may be
+// more because the slots ran out.
+func (d *Dispatcher) takeExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
@@ -143,7 +143,7 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 				continue
 			}
 			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
-				continue // and it is buried later, if its handler does not settle it
+				continue // it is marked dead later, if its handler does not settle it
 			}
 			l.start(&claimed{Message: msg, loop: l, expired: true}, begun.Add(l.cfg.lease))
 		}
