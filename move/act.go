@@ -39,8 +39,8 @@ func (a *act) check(config string) error {
 	return nil
 }
 
-// note adds a batch to the entry.
-func (a *act) note(ctx context.Context, db *core.DB, q drive.Querier, r *Result, moved int) error {
+// record adds a batch to the entry in the audit log.
+func (a *act) record(ctx context.Context, db *core.DB, q drive.Querier, r *Result, moved int) error {
 	if r.AuditID == 0 {
 		reason := strings.TrimSuffix(a.what+": "+a.reason, ": ")
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&r.AuditID) },

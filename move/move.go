@@ -51,7 +51,7 @@ type options struct {
 	lockTimeout time.Duration
 	dryRun      bool
 	act         act
-	bury        string // topic of unreadable messages; "" = they end the move
+	deadTopic   string // topic of unreadable messages; "" = they end the move
 	progress    func(ctx context.Context, r Result)
 }
 
@@ -129,7 +129,7 @@ func run(
 			if err := from.done(ctx, q, items); err != nil {
 				return fmt.Errorf("mark as moved: %w", err)
 			}
-			return o.act.note(ctx, db, q, &next, len(items))
+			return o.act.record(ctx, db, q, &next, len(items))
 		})
 		if err != nil {
 			return r, o.act.end(ctx, db, r, explain(ctx, db, o, from, err))
@@ -157,12 +157,12 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 				if err := pub.Capture(ctx, it.topic, it.msg); err != nil {
 					return fmt.Errorf("%s: %w", it.row, err)
 				}
-			case err != nil && o.bury == "":
+			case err != nil && o.deadTopic == "":
 				return fmt.Errorf("%s: %w", it.row, err)
 			case err != nil:
-				it.topic = o.bury
+				it.topic = o.deadTopic
 				r.Dead++
-				if err := bury(ctx, pub.DB(), o, it, err); err != nil {
+				if err := storeDead(ctx, pub.DB(), o, it, err); err != nil {
 					return fmt.Errorf("%s: store as dead: %w", it.row, err)
 				}
 			}

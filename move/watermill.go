@@ -68,7 +68,7 @@ func (c *WatermillConfig) options() (options, error) {
 		act: act{actor: c.Actor, action: actImport, reason: c.Reason, what: "from " + c.MessagesTable},
 	}
 	if c.UnreadableAsDead {
-		o.bury = c.Topic
+		o.deadTopic = c.Topic
 	}
 	return o, o.check("WatermillConfig")
 }
@@ -182,8 +182,8 @@ func asBytes(expr, kind string) string {
 	return "convert_to((" + expr + ")::text, 'UTF8')"
 }
 
-// bury stores a message as dead.
-func bury(ctx context.Context, db *core.DB, o options, it item, why error) error {
+// storeDead stores a message as dead.
+func storeDead(ctx context.Context, db *core.DB, o options, it item, why error) error {
 	if o.dryRun {
 		return nil
 	}
