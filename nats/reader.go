@@ -84,7 +84,7 @@ func (r *reader) run() error {
 		case p := <-r.pulled:
 			r.ended(p)
 		case a := <-r.descriptions:
-			r.learn(a)
+			r.described(a)
 		case res := <-r.results:
 			if res.term == r.term {
 				r.term.settle(res)
@@ -118,7 +118,7 @@ func (r *reader) pull() {
 	}
 	t := r.term
 	switch {
-	case t != nil && (r.stopped || t.whole && t.spent):
+	case t != nil && (r.stopped || t.whole && t.exhausted):
 		r.keeping = true
 		wait := r.from.expires
 		r.requests.Go(func() { r.keepAlive(wait, t.pin) })
@@ -199,8 +199,8 @@ func (r *reader) failed(p pull) {
 		"names, or check the server", p.err, watermill.LogFields{"failing_since": r.refused})
 }
 
-// learn handles a description of the consumer.
-func (r *reader) learn(a description) {
+// described handles a description of the consumer.
+func (r *reader) described(a description) {
 	r.describing, r.describedAt = false, time.Now()
 	r.stall.result(a.requestedAt, a.err)
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||

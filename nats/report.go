@@ -30,11 +30,11 @@ func (r *reader) report() {
 // regulate records since when nothing is read. The server enforces the limit on messages.
 func (t *term) regulate() {
 	limit := int64(t.cfg.MaxBytes)
-	if t.spent {
+	if t.exhausted {
 		limit /= 2
 	}
-	t.spent = t.window.Bytes() >= limit
-	switch full := t.spent || t.window.Records() >= t.cfg.MaxAhead; {
+	t.exhausted = t.window.Bytes() >= limit
+	switch full := t.exhausted || t.window.Records() >= t.cfg.MaxAhead; {
 	case !full:
 		t.pause.Since = time.Time{}
 	case t.pause.Since.IsZero():

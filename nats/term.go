@@ -45,7 +45,7 @@ type term struct {
 
 	running, again int // deliveries in flight, and how many of them failed before
 	pause          inbound.Pause
-	spent          bool          // no pulls, because MaxBytes are in memory, until half of them are handled
+	exhausted      bool          // no pulls, because MaxBytes are in memory, until half of them are handled
 	abandoned      chan struct{} // closed when acks are no longer awaited
 }
 
