@@ -51,5 +51,5 @@ func (b *budget) give(bytes int64) {
 	}
 }
 
-func (b *budget) spent() bool { return b.used.Load() >= b.limit }
-func (b *budget) half() bool  { return b.used.Load() <= b.limit/2 }
+func (b *budget) exhausted() bool { return b.used.Load() >= b.limit }
+func (b *budget) half() bool      { return b.used.Load() <= b.limit/2 }

@@ -12,7 +12,7 @@ import (
 func (p *partition) regulate() {
 	switch {
 	case p.stopped:
-	case p.pause.Since.IsZero() && (p.window.Full() || p.budget.spent() && p.window.Undone() > 0):
+	case p.pause.Since.IsZero() && (p.window.Full() || p.budget.exhausted() && p.window.Undone() > 0):
 		p.pause.Since = time.Now()
 		p.group.Pause(p.here)
 	case !p.pause.Since.IsZero() && p.window.HalfEmpty() && (p.budget.half() || p.window.Undone() == 0):
