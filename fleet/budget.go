@@ -38,10 +38,10 @@ var errNoSlot = errors.New("fleet: no connection available")
 
 // budget holds the slots for the connections of all pools. nil means no limit.
 type budget struct {
-	most     int
-	logger   watermill.LoggerAdapter
-	suspects chan struct{} // slots for connecting to databases whose last attempt failed
-	looking  sync.Mutex    // held by the caller that looks for an idle connection
+	most       int
+	logger     watermill.LoggerAdapter
+	suspects   chan struct{} // slots for connecting to databases whose last attempt failed
+	makingRoom sync.Mutex    // held by the caller that looks for an idle connection
 
 	mu       sync.Mutex
 	used     map[*source]int
@@ -176,10 +176,10 @@ func (b *budget) forget(conn *pgx.Conn) {
 
 // makeRoom closes as many connections as callers wait for, the longest idle first.
 func (b *budget) makeRoom() {
-	if !b.looking.TryLock() {
+	if !b.makingRoom.TryLock() {
 		return
 	}
-	defer b.looking.Unlock()
+	defer b.makingRoom.Unlock()
 	var pools []*pgxpool.Pool
 	b.mu.Lock()
 	for e := b.idle.Front(); e != nil && len(pools) < b.queue.Len()-b.leaving; e = e.Next() {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
-// note records a partition while it is paused because a message keeps failing or handlers hang.
-func (r *Reports) note(state meter.PartitionState) {
+// record keeps a partition while it is paused because a message keeps failing or handlers hang.
+func (r *Reports) record(state meter.PartitionState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.blocked == nil {

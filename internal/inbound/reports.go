@@ -88,7 +88,7 @@ func (r *Reports) Wanted() bool { return len(r.to) > 0 }
 
 // Post drops a report if too many wait, because the next one follows a second later.
 func (r *Reports) Post(state meter.PartitionState) {
-	r.note(state)
+	r.record(state)
 	if !r.Wanted() {
 		return
 	}

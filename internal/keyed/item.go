@@ -51,10 +51,10 @@ type chain[T any] struct {
 func (w *Window[T]) chain(it *Item[T], key []byte) {
 	c := w.chains[string(key)]
 	if c == nil {
-		if c = w.spare; c == nil {
+		if c = w.unused; c == nil {
 			c = &chain[T]{}
 		}
-		w.spare = nil
+		w.unused = nil
 		c.key, c.head, c.tail = string(key), it, it
 		w.chains[c.key] = c
 		it.chain = c
@@ -114,5 +114,5 @@ func (w *Window[T]) unchain(it *Item[T]) {
 	}
 	delete(w.chains, c.key)
 	*c = chain[T]{}
-	w.spare = c
+	w.unused = c
 }

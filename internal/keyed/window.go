@@ -23,9 +23,9 @@ type Window[T any] struct {
 	after          int64    // the position after the highest position added
 	oldest, newest *Item[T] // by position; the oldest is unfinished
 	chains         map[string]*chain[T]
-	spare          *chain[T]
-	fresh, again   queue[T] // ready messages, by position: never failed, and failed
-	held           queue[T] // held messages, by due time
+	unused         *chain[T] // for the next key
+	fresh, again   queue[T]  // ready messages, by position: never failed, and failed
+	held           queue[T]  // held messages, by due time
 	failing        []*Item[T]
 	records        int // failing messages, from oldest to newest
 	undone         int
