@@ -66,7 +66,7 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 	}()
 	select {
 	case <-ctx.Done():
-		a.note("")
+		a.inform("")
 		return ctx.Err()
 	case answer := <-answers:
 		if answer == "y" || answer == "yes" {
@@ -165,7 +165,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 		return wrongAct(err)
 	}
 	answer.Result = tried
-	a.withoutLetter(v, tried)
+	a.withoutDeadLetter(v, tried)
 	var unmatched error
 	if anyUnmatched(act, tried) {
 		unmatched = exitCode(exitFailed)
@@ -227,10 +227,10 @@ func anyUnmatched(act admin.Action, r admin.Result) bool {
 	return act.Limit == 0 && int64(len(ids)) > r.Matched.N+r.NoDeadLetter
 }
 
-// withoutLetter prints the number of skipped messages without a dead letter.
-func (a *app) withoutLetter(v verb, r admin.Result) {
+// withoutDeadLetter prints the number of skipped messages without a dead letter.
+func (a *app) withoutDeadLetter(v verb, r admin.Result) {
 	if r.NoDeadLetter > 0 {
-		a.note("%s %s no dead letter in the outbox any more", countMessages(admin.Count{N: r.NoDeadLetter}),
+		a.inform("%s %s no dead letter in the outbox any more", countMessages(admin.Count{N: r.NoDeadLetter}),
 			map[bool]string{true: "has", false: "have"}[r.NoDeadLetter == 1])
 	}
 }
@@ -248,7 +248,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 	if v.name == "skip" { // skip names no messages
 		f.States = states
 		if fit, err := ad.List(ctx, f, admin.Page{Limit: 1}); err == nil && len(fit.Messages) > 0 {
-			a.note("only the first message of a key can be skipped: see outboxctl keys blocked")
+			a.inform("only the first message of a key can be skipped: see outboxctl keys blocked")
 		}
 		return
 	}
@@ -256,15 +256,15 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 		m, err := ad.Get(ctx, f.In, id)
 		switch {
 		case errors.Is(err, admin.ErrNotFound):
-			a.note("no message %s in the %s", id, f.In)
+			a.inform("no message %s in the %s", id, f.In)
 		case err != nil:
 			return // this is only a hint: the act has its own result
 		case !slices.Contains(states, m.State):
-			a.note("message %s is %s: %s is for %s%s", id, m.State, v.name, list(states), also)
+			a.inform("message %s is %s: %s is for %s%s", id, m.State, v.name, list(states), also)
 		default:
 			f.IDs = []string{id}
 			if fit, err := ad.List(ctx, f, admin.Page{Limit: 1}); err == nil && len(fit.Messages) == 0 {
-				a.note("message %s does not match the flags", id)
+				a.inform("message %s does not match the flags", id)
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 		return err
 	}
 	if next != "" {
-		a.note("there are more: use --page %s", next)
+		a.inform("there are more: use --page %s", next)
 	}
 	return nil
 }

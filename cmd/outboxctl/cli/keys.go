@@ -59,7 +59,7 @@ func (a *app) printKeys(heads []admin.Message, more bool) error {
 		return err
 	}
 	if more {
-		a.note("there are more: raise --limit")
+		a.inform("there are more: raise --limit")
 	}
 	return nil
 }

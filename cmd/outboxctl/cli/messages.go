@@ -66,7 +66,7 @@ func (a *app) printList(list *admin.List) error {
 // goOn prints how to see the next page.
 func (a *app) goOn(list *admin.List) {
 	if list.Next != "" {
-		a.note("there may be more%s: use --page %s", searched(list.Progress), list.Next)
+		a.inform("there may be more%s: use --page %s", searched(list.Progress), list.Next)
 	}
 }
 

@@ -51,7 +51,7 @@ for one another.`,
 			ran, err := schema.Migrate(cmd.Context(), db, cfg)
 			if err != nil {
 				for _, m := range ran {
-					a.note("applied %d %s", m.Version, m.Name)
+					a.inform("applied %d %s", m.Version, m.Name)
 				}
 				return err
 			}

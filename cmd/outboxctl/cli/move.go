@@ -157,7 +157,7 @@ func (a *app) doImport(
 	return a.move(ctx, db, "import", act, func(m moving) (move.Result, error) {
 		r, err := do(pub, m)
 		if m.dry && err == nil && keyless > 0 {
-			a.note("no ordering key, so their order is not kept: %s: see --key", countMessages(admin.Count{N: keyless}))
+			a.inform("no ordering key, so their order is not kept: %s: see --key", countMessages(admin.Count{N: keyless}))
 		}
 		return r, err
 	})

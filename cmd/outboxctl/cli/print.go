@@ -63,10 +63,10 @@ func indented(s string) string {
 // say prints a result.
 func (a *app) say(format string, args ...any) error { return write(a.out, format, args...) }
 
-// note prints output that is not a result: a hint, or progress.
-func (a *app) note(format string, args ...any) { _ = write(a.err, format, args...) }
+// inform prints output that is not a result: a hint, or progress.
+func (a *app) inform(format string, args ...any) { _ = write(a.err, format, args...) }
 
-func (a *app) complain(format string, args ...any) { a.note("outboxctl: "+format, args...) }
+func (a *app) complain(format string, args ...any) { a.inform("outboxctl: "+format, args...) }
 
 // json prints a value on several lines, or on one.
 func (a *app) json(value any, oneLine bool) error {

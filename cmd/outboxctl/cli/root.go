@@ -55,7 +55,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 	_ = root.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	root.AddGroup(&cobra.Group{ID: "look", Title: "Inspect:"}, &cobra.Group{ID: "repair", Title: "Inspect and repair:"},
+	root.AddGroup(&cobra.Group{ID: "inspect", Title: "Inspect:"}, &cobra.Group{ID: "repair", Title: "Inspect and repair:"},
 		&cobra.Group{ID: "run", Title: "Set up and run:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -63,7 +63,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 			root.AddCommand(c)
 		}
 	}
-	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
+	add("inspect", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
 	add("repair", a.table(admin.Outbox, "outbox", "Messages to publish", map[string]string{
 		"requeue": "  outboxctl outbox requeue 42 43\n  outboxctl outbox requeue --topic orders --error 'unknown topic' " +
 			"--reason 'the topic exists now'",

@@ -74,7 +74,7 @@ func Run(ctx context.Context, args []string, world World) int {
 	if _, problems, found := strings.Cut(err.Error(), schema.ErrSchemaChanged.Error()+": "); found {
 		a.complain("%v:", schema.ErrSchemaChanged)
 		for line := range strings.SplitSeq(problems, "\n") {
-			a.note("  %s", line)
+			a.inform("  %s", line)
 		}
 		return exitFailed
 	}

@@ -19,9 +19,9 @@ var errFound = io.EOF
 // tellEvery is the interval at which a search without a terminal prints its progress.
 const tellEvery = 2 * time.Second
 
-// search calls look for one page after another until it has as many messages as requested, or errFound, and prints
+// search calls next for one page after another until it has as many messages as requested, or errFound, and prints
 // them: each call searches for a bounded time, so it may return few. An interrupt prints the messages found so far.
-func (a *app) search(ctx context.Context, p admin.Page, look func(context.Context, admin.Page) (*admin.List, error),
+func (a *app) search(ctx context.Context, p admin.Page, next func(context.Context, admin.Page) (*admin.List, error),
 	people func(*admin.List) error,
 ) error {
 	const most = 1000
@@ -29,7 +29,7 @@ func (a *app) search(ctx context.Context, p admin.Page, look func(context.Contex
 	s := a.searching()
 	for want := p.Limit; ; p.After = list.Next {
 		p.Limit = min(want-len(list.Messages), most)
-		page, err := look(ctx, p)
+		page, err := next(ctx, p)
 		if err != nil && !errors.Is(err, errFound) {
 			s.end()
 			if ctx.Err() != nil && p.After != "" {
@@ -75,7 +75,7 @@ func (s *searching) tell(l *admin.List) {
 	}
 	if now := time.Now(); now.Sub(s.told) >= tellEvery {
 		s.told = now
-		s.a.note("found %s%s", strconv.Itoa(len(l.Messages)), searched(l.Progress))
+		s.a.inform("found %s%s", strconv.Itoa(len(l.Messages)), searched(l.Progress))
 	}
 }
 

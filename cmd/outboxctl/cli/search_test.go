@@ -27,7 +27,7 @@ func TestSearch(t *testing.T) {
 			defer cancel()
 			var out bytes.Buffer
 			a := &app{world: World{}, err: &out}
-			look := func(_ context.Context, p admin.Page) (*admin.List, error) {
+			next := func(_ context.Context, p admin.Page) (*admin.List, error) {
 				pages := map[string]*admin.List{
 					"": {Messages: []admin.Message{{ID: "m1"}}, Next: "p1"}, "p1": {Messages: []admin.Message{{ID: "m2"}}, Next: "p2"},
 					"p2": {Messages: []admin.Message{{ID: "m3"}}},
@@ -41,7 +41,7 @@ func TestSearch(t *testing.T) {
 				}
 				return pages[p.After], nil
 			}
-			err := a.search(ctx, admin.Page{Limit: c.limit}, look, func(l *admin.List) error {
+			err := a.search(ctx, admin.Page{Limit: c.limit}, next, func(l *admin.List) error {
 				ids := make([]string, len(l.Messages))
 				for i, m := range l.Messages {
 					ids[i] = m.ID

@@ -93,7 +93,7 @@ func (a *app) runPage(ctx context.Context, db *outbox.DB, f serveFlags, logger w
 	if alone || len(f.hosts) > 0 {
 		handler = ownHost(f.hosts, page)
 	}
-	a.note("http://%s/", listener.Addr().String())
+	a.inform("http://%s/", listener.Addr().String())
 	return outbox.Run(ctx, outbox.HTTPServer(&http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
 	}, listener), page)

@@ -32,11 +32,11 @@ several topics, and then have a plus.`,
 			return usagef("--interval is %s: use 100ms or more", interval)
 		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			look := func() (*admin.Stats, error) { return ad.Stats(cmd.Context(), admin.StatsConfig{Exact: exact}) }
+			read := func() (*admin.Stats, error) { return ad.Stats(cmd.Context(), admin.StatsConfig{Exact: exact}) }
 			if watch {
-				return a.watch(cmd.Context(), interval, look)
+				return a.watch(cmd.Context(), interval, read)
 			}
-			s, err := look()
+			s, err := read()
 			if err != nil {
 				return err
 			}
@@ -48,11 +48,11 @@ several topics, and then have a plus.`,
 
 // watch prints the stats until it is interrupted, which is not an error then. If the database cannot be reached for a
 // while, it prints that.
-func (a *app) watch(ctx context.Context, interval time.Duration, look func() (*admin.Stats, error)) error {
+func (a *app) watch(ctx context.Context, interval time.Duration, read func() (*admin.Stats, error)) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		s, err := look()
+		s, err := read()
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -59,9 +59,9 @@ func (a *app) topic(
 		topic := args[0]
 		answer := topicAct{Action: name, DryRun: act.dryRun, Topic: topic}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			look := func() ([]admin.Pause, error) { return a.pausesOf(cmd.Context(), ad, name, topic) }
+			read := func() ([]admin.Pause, error) { return a.pausesOf(cmd.Context(), ad, name, topic) }
 			if act.dryRun {
-				if _, err := look(); err != nil {
+				if _, err := read(); err != nil {
 					return err
 				}
 				return a.show(answer, func() error { return a.say("%s would change topic %s.", title(name), topic) })
@@ -69,7 +69,7 @@ func (a *app) topic(
 			var pauses []admin.Pause
 			var unknown error
 			if name == "resume" { // after the act the ended pause is unknown
-				pauses, unknown = look()
+				pauses, unknown = read()
 			}
 			if err := act.confirm(cmd.Context(), a, fmt.Sprintf("%s topic %s?", title(name), topic)); err != nil {
 				return err
@@ -85,10 +85,10 @@ func (a *app) topic(
 				return err
 			}
 			if name == "pause" { // an urgent pause does not wait for a slow count
-				_, unknown = look()
+				_, unknown = read()
 			}
 			if unknown != nil {
-				a.note("could not read the state of topic %s: %v", topic, unknown)
+				a.inform("could not read the state of topic %s: %v", topic, unknown)
 			}
 			return nil
 		})
@@ -116,7 +116,7 @@ func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) 
 		more = more || t.Ready.More || t.Delayed.More
 	}
 	if !more {
-		a.note("topic %s has no messages pending, and none was published recently: check the name", topic)
+		a.inform("topic %s has no messages pending, and none was published recently: check the name", topic)
 	}
 	return pauses, nil
 }
@@ -128,7 +128,7 @@ func (a *app) resumed(topic string, pauses []admin.Pause) (ours bool) {
 			ours = true
 			continue
 		}
-		a.note("topic %s is still paused by forwarder %s, which resumes it on its own: %s", topic, p.By, p.Reason)
+		a.inform("topic %s is still paused by forwarder %s, which resumes it on its own: %s", topic, p.By, p.Reason)
 	}
 	return ours
 }
