@@ -78,9 +78,9 @@ func handWritten(d *database) (func(context.Context, int) error, error) {
 		var ours, standby bool
 		var attempts int
 		var seconds float64
-		var note int64
+		var token int64
 		err = tx.QueryRow(ctx, claim, service+"/"+consumer, in.UUID, []byte(nil)).Scan(&ours, &attempts, &seconds,
-			&note, &standby)
+			&token, &standby)
 		if err != nil {
 			return err
 		}

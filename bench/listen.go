@@ -22,22 +22,22 @@ func listen(cfg workerConfig) error {
 		return err
 	}
 	defer pool.Close()
-	var heard atomic.Int64 // the first one shows that it is listening
+	var received atomic.Int64 // the first one shows that it is listening
 	ended := make(chan error, 1)
 	d, err := open(cfg.URL, pool)
 	if err != nil {
 		return err
 	}
-	go func() { ended <- (*core.DB)(d.db).Listen(ctx, func(core.Notification) { heard.Add(1) }) }()
+	go func() { ended <- (*core.DB)(d.db).Listen(ctx, func(core.Notification) { received.Add(1) }) }()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		for heard.Load() == 0 {
+		for received.Load() == 0 {
 			select {
 			case err := <-ended:
 				return err
 			case <-time.After(time.Millisecond):
 			}
 		}
-		fmt.Println(heard.Load() - 1)
+		fmt.Println(received.Load() - 1)
 	}
 	cancel()
 	<-ended

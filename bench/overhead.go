@@ -49,7 +49,7 @@ func (b *bench) overheadGroup() group {
 
 // handling measures transactions per second of several concurrent handlers.
 func (b *bench) handling(
-	side handler, handlers int, rtt time.Duration, heard bool,
+	side handler, handlers int, rtt time.Duration, listening bool,
 ) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)
@@ -76,7 +76,7 @@ func (b *bench) handling(
 			return measured{}, err
 		}
 		var listener *worker
-		if heard {
+		if listening {
 			if listener, err = startWorker(ctx, workerConfig{URL: d.url, Listen: true}); err != nil {
 				return measured{}, err
 			}
@@ -105,7 +105,7 @@ func (b *bench) handling(
 		if err := failed.err(); err != nil {
 			return measured{}, err
 		}
-		if heard {
+		if listening {
 			received, err := listener.count()
 			if err != nil {
 				return measured{}, err
@@ -133,8 +133,8 @@ func (d *database) wrote(ctx context.Context, n int) error {
 	return err
 }
 
-// spareConns is the number of a pool's connections besides those of its handlers.
-const spareConns = 4
+// otherConns is the number of a pool's connections besides those of its handlers.
+const otherConns = 4
 
 // sized returns the database with enough connections, through a slow proxy if rtt is not 0.
 func (d *database) sized(ctx context.Context, conns int, rtt time.Duration) (*database, func(), error) {
@@ -151,7 +151,7 @@ func (d *database) sized(ctx context.Context, conns int, rtt time.Duration) (*da
 		done()
 		return nil, nil, err
 	}
-	cfg.MaxConns = int32(conns + spareConns)
+	cfg.MaxConns = int32(conns + otherConns)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		done()
