@@ -9,12 +9,12 @@ import (
 // write prints the tally and reports whether it adds up.
 func (t tally) write(out io.Writer) (ok bool) {
 	ok = true
-	row := func(label string, count int, good bool, note string) {
+	row := func(label string, count int, good bool, remark string) {
 		mark := "ok"
 		if !good {
 			mark, ok = "WRONG", false
 		}
-		line := fmt.Sprintf("  %-34s %9s   %-6s %s", label, number(count), mark, note)
+		line := fmt.Sprintf("  %-34s %9s   %-6s %s", label, number(count), mark, remark)
 		fmt.Fprintln(out, strings.TrimRight(line, " "))
 	}
 	orders := t.in - t.duplicates

@@ -63,7 +63,7 @@ func TestService(t *testing.T) {
 			return string(msg.Data())
 		}
 	}
-	booked, letter := next("bookings"), next("dead_letters")
+	booked, deadLetter := next("bookings"), next("dead_letters")
 	for _, start := range []string{"1", "2"} {
 		stop := demotest.Start(t, "DATABASE_URL="+url, "NATS_URL="+broker.URL())
 		var got, want []string
@@ -92,8 +92,8 @@ func TestService(t *testing.T) {
 		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("booked %v and not %v", got, want)
 		}
-		if got := letter(); got != "no JSON "+start {
-			t.Errorf("the letter is %q", got)
+		if got := deadLetter(); got != "no JSON "+start {
+			t.Errorf("the dead letter is %q", got)
 		}
 		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			consumer, err := js.Consumer(t.Context(), "orders", "booking-orders")

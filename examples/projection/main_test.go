@@ -74,14 +74,14 @@ func TestProjection(t *testing.T) {
 			send(fmt.Sprint("order-", i), customer, fmt.Sprintf(`{"Customer": %q, "Amount": %d}`, customer, i))
 		}
 		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-			var counted, letters int
+			var counted, deadLetters int
 			_ = pool.QueryRow(t.Context(), `SELECT coalesce(sum(orders), 0), (SELECT count(*) FROM outbox
-				WHERE topic = 'dead_letters' AND published_at IS NOT NULL) FROM totals`).Scan(&counted, &letters)
-			if counted >= (half+1)*orders/2 && letters == 1 {
+				WHERE topic = 'dead_letters' AND published_at IS NOT NULL) FROM totals`).Scan(&counted, &deadLetters)
+			if counted >= (half+1)*orders/2 && deadLetters == 1 {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%d orders are counted, and %d dead letters published", counted, letters)
+				t.Fatalf("%d orders are counted, and %d dead letters published", counted, deadLetters)
 			}
 		}
 		stop()

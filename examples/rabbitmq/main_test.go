@@ -67,7 +67,7 @@ func TestService(t *testing.T) {
 	if err := sub.SubscribeInitialize("orders"); err != nil {
 		t.Fatal(err)
 	}
-	booked, letter := next("bookings"), next("dead_letters")
+	booked, deadLetter := next("bookings"), next("dead_letters")
 	stop := demotest.Start(t, "DATABASE_URL="+url, "AMQP_URL="+broker.URL())
 	defer stop()
 	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: queues}, nil)
@@ -94,7 +94,7 @@ func TestService(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("booked %v and not %v", got, want)
 	}
-	if got := letter(); got != "no JSON" {
+	if got := deadLetter(); got != "no JSON" {
 		t.Errorf("the dead letter is %q", got)
 	}
 }

@@ -19,7 +19,7 @@ func TestBadDayAddsUp(t *testing.T) {
 	code, output := demotest.Watch(t, func(line string) {
 		if _, said, ok := strings.Cut(line, "** The page is "); ok {
 			page, _, _ = strings.Cut(said, " ")
-			if got := look(t, page); !strings.Contains(got, "Read only") || !strings.Contains(got, ">running<") {
+			if got := read(t, page); !strings.Contains(got, "Read only") || !strings.Contains(got, ">running<") {
 				t.Errorf("the page is %s", got)
 			}
 		}
@@ -41,7 +41,7 @@ func TestBadDayAddsUp(t *testing.T) {
 	}
 }
 
-func look(t *testing.T, url string) string {
+func read(t *testing.T, url string) string {
 	t.Helper()
 	client := &http.Client{Timeout: 5 * time.Minute}
 	defer client.CloseIdleConnections()
