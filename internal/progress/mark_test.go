@@ -303,13 +303,13 @@ func TestFullScansStartAtTheFirstRow(t *testing.T) {
 // TestFullScansThatAreSlowEverySecondTime: like scans that find many rows and then none, they take little of the time.
 func TestFullScansThatAreSlowEverySecondTime(t *testing.T) {
 	m := &Mark{}
-	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
+	now, scans, full := time.Unix(1e9, 0), 0, time.Duration(0)
 	began := now
-	for i := int64(1); looks < 100; i++ {
+	for i := int64(1); scans < 100; i++ {
 		l := m.Next(now, true)
 		took := time.Millisecond
 		if l.full {
-			if looks++; looks%2 == 0 {
+			if scans++; scans%2 == 0 {
 				took = time.Second
 			}
 			full += took
@@ -326,12 +326,12 @@ func TestFullScansThatAreSlowEverySecondTime(t *testing.T) {
 // usual.
 func TestFullScansGoOnAfterAStall(t *testing.T) {
 	m := &Mark{}
-	now, looks := time.Unix(1e9, 0), 0
-	for i := int64(1); looks < 3; i++ {
+	now, scans := time.Unix(1e9, 0), 0
+	for i := int64(1); scans < 3; i++ {
 		l := m.Next(now, true)
 		took := time.Millisecond
 		if l.full {
-			if looks++; looks == 2 {
+			if scans++; scans == 2 {
 				took = 3 * time.Second
 			}
 		}

@@ -52,11 +52,11 @@ func TestAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	noted, err := os.ReadFile("api.txt")
+	recorded, err := os.ReadFile("api.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	was, is := strings.Split(string(noted), "\n"), strings.Split(api.String(), "\n")
+	was, is := strings.Split(string(recorded), "\n"), strings.Split(api.String(), "\n")
 	for _, line := range was {
 		if !slices.Contains(is, line) {
 			t.Errorf("api.txt has, but the code has not:  %s", line)
@@ -67,7 +67,7 @@ func TestAPI(t *testing.T) {
 			t.Errorf("the code has, but api.txt has not:  %s", line)
 		}
 	}
-	if !t.Failed() && string(noted) != api.String() {
+	if !t.Failed() && string(recorded) != api.String() {
 		t.Error("api.txt differs from the code in its order, or repeats a line")
 	}
 }

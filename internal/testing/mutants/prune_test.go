@@ -102,18 +102,18 @@ func newDecl(set *token.FileSet, file string, d ast.Decl) *decl {
 		}
 	}
 	found.from, found.to = set.Position(from).Offset, set.Position(d.End()).Offset
-	var look func(n ast.Node) bool
-	look = func(n ast.Node) bool {
+	var inspect func(n ast.Node) bool
+	inspect = func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.SelectorExpr: // a selected name is a field, a method, or in another package
 			found.picks[n.Sel.Name] = true
-			ast.Inspect(n.X, look)
+			ast.Inspect(n.X, inspect)
 			return false
 		case *ast.Field: // so are field names
 			for _, name := range n.Names {
 				found.picks[name.Name] = true
 			}
-			ast.Inspect(n.Type, look)
+			ast.Inspect(n.Type, inspect)
 			return false
 		case *ast.Ident:
 			found.uses[n.Name] = true
@@ -126,7 +126,7 @@ func newDecl(set *token.FileSet, file string, d ast.Decl) *decl {
 		}
 		return true
 	}
-	ast.Inspect(d, look)
+	ast.Inspect(d, inspect)
 	return found
 }
 

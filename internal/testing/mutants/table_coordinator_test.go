@@ -301,7 +301,7 @@ var coordinatorMutants = []Mutant{
 	{
 		Name: "M34", File: "coordinator/reads.go", Trouble: "drains", Test: "TestMuchThatFellDueDelaysNoPoll",
 		In:     "coordinator",
-		Breaks: "the look for much that fell due waits for the next poll",
+		Breaks: "the scan of due rows waits for the next poll, although many fell due",
 		Old:    "if c.reads.manyDue {",
 		New:    "if false {",
 	},

@@ -296,7 +296,7 @@ var dispatchMutants = []Mutant{
 		return
 	case b.key != nil`,
 		New:    `	case b.key != nil`,
-		Strike: "a blocked row is looked at again after it was read: it costs a read",
+		Strike: "a blocked row is read again after it was read: it costs a read",
 	},
 	{
 		Name: "B21", File: "dispatch/results.go", Trouble: "whatever", First: 0,
@@ -343,7 +343,7 @@ var dispatchMutants = []Mutant{
 		Breaks: "a topic that an operator has paused is tried",
 		Old:    "return t.paused && !t.byOperator && t.probe == nil",
 		New:    "return t.paused && t.probe == nil",
-		Strike: "the row that a probe was asked for is looked at again: it costs a read",
+		Strike: "the row that was requested for a probe is read again: it costs a read",
 	},
 	{
 		Name: "B31", File: "dispatch/topics.go", Trouble: "whatever", First: 2,

@@ -133,7 +133,7 @@ func TestSignalToParent(t *testing.T) {
 	}
 }
 
-func TestSweepSparesFoldersInUse(t *testing.T) {
+func TestSweepKeepsFoldersInUse(t *testing.T) {
 	t.Parallel()
 	f, err := newFolder(nil)
 	must(t, err)
