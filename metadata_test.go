@@ -45,7 +45,7 @@ func TestSetEvent(t *testing.T) {
 		outbox.SetEvent(msg, "OrderPlaced", 2, at)
 		outbox.SetEvent(msg, "OrderPlaced", version, at)
 		if got, ok := msg.Metadata[outbox.MetadataEventVersion]; ok {
-			t.Errorf("version %d is noted as %q", version, got)
+			t.Errorf("version %d is recorded as %q", version, got)
 		}
 	}
 }

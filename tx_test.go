@@ -273,7 +273,7 @@ func TestInTxWithoutAFunction(t *testing.T) {
 	}
 }
 
-func TestPublishLooksAtEveryScope(t *testing.T) {
+func TestPublishChecksEveryScope(t *testing.T) {
 	db := (&fakeServer{}).db(t)
 	pub, err := NewPublisher(db, PublisherConfig{WithoutTx: OwnTx}, nil)
 	if err != nil {
