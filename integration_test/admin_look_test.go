@@ -228,7 +228,7 @@ func TestGroupsAreBounded(t *testing.T) {
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at) SELECT 'shop/' || i % 5, i, 1, `+
 		`'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
 	const each, groups = int64(8), int64(100)
-	looked := func(statement string, args ...any) (n, topics, bounded int64) {
+	count := func(statement string, args ...any) (n, topics, bounded int64) {
 		var of int64
 		var first, last time.Time
 		err := drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
@@ -246,7 +246,7 @@ func TestGroupsAreBounded(t *testing.T) {
 		return n, topics, bounded
 	}
 	grouped := func(store *sqltext.Store, state, topic string, together int64) (n, owners, bounded int64) {
-		return looked(store.Group[state], topic, "", "", "", "", "", []string{state}, each, groups, int64(math.MaxInt64), "",
+		return count(store.Group[state], topic, "", "", "", "", "", []string{state}, each, groups, int64(math.MaxInt64), "",
 			"-infinity", "", int64(math.MaxInt64), []string{}, []string{}, "", together, 0)
 	}
 	for _, store := range []*sqltext.Store{sqltext.Outbox, sqltext.Inbox} {

@@ -24,13 +24,13 @@ func deadInARouter(t testing.TB, h handle, mended *atomic.Bool, msgs ...*message
 }
 
 func deadOfTopic(
-	t testing.TB, h handle, topic, letters string, mended *atomic.Bool, msgs ...*message.Message,
+	t testing.TB, h handle, topic, deadLetterTopic string, mended *atomic.Bool, msgs ...*message.Message,
 ) *feed {
 	t.Helper()
 	f := newFeed()
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: letters},
+			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: deadLetterTopic},
 			Inbox: middleware.InboxConfig{
 				Key: func(m *message.Message) (string, error) { return "key " + m.UUID, nil },
 			},
@@ -61,9 +61,9 @@ func sentAgain(t testing.TB, h handle) (msgs []*message.Message) {
 	return msgs
 }
 
-// TestRedriveOfKeptLetters: a dead message is published again unchanged and handled once, even if its broker redelivers
-// it.
-func TestRedriveOfKeptLetters(t *testing.T) {
+// TestRedriveOfKeptDeadLetters: a dead message is published again unchanged and handled once, even if its broker
+// redelivers it.
+func TestRedriveOfKeptDeadLetters(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
 	first, second := newMessage("one"), newMessage("two")
@@ -87,10 +87,10 @@ func TestRedriveOfKeptLetters(t *testing.T) {
 	require.Len(t, again, 2)
 	assert.Equal(t, first.UUID, again[0].UUID)
 	assert.Equal(t, first.Payload, again[0].Payload)
-	letter := value[string](t, h, "SELECT uuid FROM outbox WHERE metadata->>'uuid_poisoned' = $1", first.UUID)
+	deadLetter := value[string](t, h, "SELECT uuid FROM outbox WHERE metadata->>'uuid_poisoned' = $1", first.UUID)
 	assert.Equal(t, message.Metadata{
 		"trace": "abc", outbox.MetadataAggregateType: "order", outbox.MetadataAggregateID: "7",
-		outbox.MetadataGeneration: letter + ".0", outbox.MetadataRedriven: "1",
+		outbox.MetadataGeneration: deadLetter + ".0", outbox.MetadataRedriven: "1",
 	}, again[0].Metadata)
 	assert.Equal(t, "order/7",
 		value[string](t, h, "SELECT key FROM outbox WHERE topic = 'orders' AND uuid = $1", first.UUID))
@@ -143,9 +143,9 @@ func TestGenerationsOfARedrivenMessage(t *testing.T) {
 	a := newAdmin(t, h)
 	_, err := a.Redrive(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}})
 	require.NoError(t, err)
-	letter := value[string](t, h, "SELECT uuid FROM outbox WHERE topic = 'dead_letters'")
+	deadLetter := value[string](t, h, "SELECT uuid FROM outbox WHERE topic = 'dead_letters'")
 	for n := range 3 {
-		assert.Equal(t, fmt.Sprint(letter, ".", n), sentAgain(t, h)[0].Metadata.Get(outbox.MetadataGeneration))
+		assert.Equal(t, fmt.Sprint(deadLetter, ".", n), sentAgain(t, h)[0].Metadata.Get(outbox.MetadataGeneration))
 		h.exec(t, "UPDATE outbox SET dead_at = now() WHERE topic = 'orders'")
 		_, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Outbox, Topic: "orders", All: true}})
 		require.NoError(t, err)
@@ -193,8 +193,8 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 	assert.Equal(t, len(msgs), h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NULL AND revived = 1"))
 }
 
-// TestRedriveWithoutALetter reports the messages whose dead letter is gone, and the next step.
-func TestRedriveWithoutALetter(t *testing.T) {
+// TestRedriveWithoutADeadLetter reports the messages whose dead letter is gone, and the next step.
+func TestRedriveWithoutADeadLetter(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
 	kept, gone := newMessage("kept"), newMessage("gone")

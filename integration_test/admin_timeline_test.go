@@ -66,9 +66,9 @@ func TestTimeline(t *testing.T) {
 	}
 	assert.Equal(t, "died", got[4])
 	assert.Equal(t, "dead_letter", events[5].What)
-	letter, err := a.Get(t.Context(), admin.Outbox, events[5].DeadLetter)
+	deadLetter, err := a.Get(t.Context(), admin.Outbox, events[5].DeadLetter)
 	require.NoError(t, err)
-	assert.Equal(t, "dead_letters", letter.Topic)
+	assert.Equal(t, "dead_letters", deadLetter.Topic)
 
 	w.answers(nil)
 	_, err = a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{IDs: []string{id}}, Reason: "mended"})
@@ -127,15 +127,15 @@ func TestHistoryIsBounded(t *testing.T) {
 	w.publish(t, "orders", "K", "bad")
 	w.publish(t, "orders", "other", "good")
 	eventually(t, func() bool { return h.count(t, "select max(attempts) from outbox") >= 25 }, "it fails")
-	var notes []struct {
+	var history []struct {
 		Attempt int    `json:"attempt"`
 		Error   string `json:"error"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(value[string](t, h, "select max(history::text) from outbox")), &notes))
-	require.Len(t, notes, 20)
-	for i, n := range notes {
+	require.NoError(t, json.Unmarshal([]byte(value[string](t, h, "select max(history::text) from outbox")), &history))
+	require.Len(t, history, 20)
+	for i, n := range history {
 		assert.Len(t, n.Error, 256)
-		assert.Equal(t, notes[0].Attempt+i, n.Attempt)
+		assert.Equal(t, history[0].Attempt+i, n.Attempt)
 	}
 	for _, statement := range []string{
 		sqltext.SettlePublished, sqltext.SettlePublishedDelete, sqltext.SettleSpan, sqltext.SettleSpanDelete,
@@ -187,7 +187,7 @@ func TestTimelineOfTheInbox(t *testing.T) {
 			Filter: admin.Filter{In: admin.Inbox, IDs: []string{id}}, Reason: "mended",
 		})
 		require.NoError(t, err)
-		letter := events[4].DeadLetter
+		deadLetter := events[4].DeadLetter
 		mend(errors.New("not quite"))
 		assert.False(t, f.deliver(t, bad.Copy()))
 		mend(nil)
@@ -210,7 +210,7 @@ func TestTimelineOfTheInbox(t *testing.T) {
 		assert.Regexp(t, `redrive +alice +mended; entry 1`, shown.out, shown.err)
 		assert.Regexp(t, `(?m)^attempts +1 since the redrive$`, shown.out)
 		assert.Regexp(t, `(?m)^written +`+events[0].At.UTC().Format("2006-01-02 15:04:05"), shown.out)
-		assert.Contains(t, shown.out, "message "+letter)
+		assert.Contains(t, shown.out, "message "+deadLetter)
 
 		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox WHERE message_id = $1 AND history IS NOT NULL", good.UUID))
 	})

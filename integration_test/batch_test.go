@@ -198,8 +198,8 @@ func TestBatchWithBadMessages(t *testing.T) {
 	w.await(4004)
 	w.verify()
 	assert.Equal(t, 4004, w.published())
-	letters := func() int { return w.h.count(t, `select count(*) from outbox where topic = 'dead_letters'`) }
-	require.Eventually(t, func() bool { return letters() == 5 }, patience, 10*time.Millisecond)
+	deadLetters := func() int { return w.h.count(t, `select count(*) from outbox where topic = 'dead_letters'`) }
+	require.Eventually(t, func() bool { return deadLetters() == 5 }, patience, 10*time.Millisecond)
 	assert.Equal(t, 5, w.h.count(t, `select count(*) from inbox where dead_at is not null`))
 	t.Logf("%d calls, at most %d messages", s.calls.Load(), s.most.Load())
 	assert.Less(t, s.calls.Load(), 600+s.most.Load(), "all messages of the batch that ends its goroutine may go alone")

@@ -202,7 +202,7 @@ func clockOfDispatcher(t *testing.T, h handle) {
 	storeAll(t, store, call, late, soon)
 	d := dispatching(t, store, cfg)
 	running.await(t)
-	assert.Equal(t, "late expired", within(t, "the expired message is buried", dead))
+	assert.Equal(t, "late expired", within(t, "the expired message is dead", dead))
 	h.exec(t, "create table leases_before as select locked_until from inbox_queue where topic = 'calls'")
 	h.reaches(t, 1, "the lease is renewed",
 		`select count(*) from inbox_queue q, leases_before l where q.topic = 'calls' `+

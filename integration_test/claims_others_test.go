@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// The tests of this file are about claimed messages: only their owner takes, buries, discards or releases them.
+// The tests of this file are about claimed messages: only their owner settles, discards or releases them.
 
 // TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims a claimed message again.
 func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
@@ -108,8 +108,8 @@ func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 	untilState(t, s, itemID("orders", 0), queue.Dead)
 }
 
-// TestExpiredMessageOfAnotherIsNotBuried: a message that has an owner may still be handled.
-func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
+// TestExpiredMessageOfAnotherIsNotMarkedDead: a message that has an owner may still be handled.
+func TestExpiredMessageOfAnotherIsNotMarkedDead(t *testing.T) {
 	h := onPgx(t)
 	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 2)...)
@@ -122,7 +122,7 @@ func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
 	}}})
 	cfg.OnDead = func(_ context.Context, msg *queue.Message, _ error) error { died <- msg.MessageID; return nil }
 	dispatching(t, s, cfg)
-	assert.Equal(t, "orders-1", within(t, "the burial", died))
+	assert.Equal(t, "orders-1", within(t, "the call of OnDead", died))
 	untilState(t, s, itemID("orders", 1), queue.Dead)
 	assert.Empty(t, died)
 	settles(t, 1)(s.Ack(t.Context(), other, itemID("orders", 0)))

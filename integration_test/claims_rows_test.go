@@ -43,8 +43,8 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 		require.NoError(t, err)
 		const room = 5*size + size/2
 		owner, came := queue.NewOwner(), map[queue.ID]bool{}
-		for looks := 0; len(came) < n; looks++ {
-			require.Less(t, looks, 3*n, "%d of %d messages were claimed", len(came), n)
+		for claims := 0; len(came) < n; claims++ {
+			require.Less(t, claims, 3*n, "%d of %d messages were claimed", len(came), n)
 			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1000, MaxBytes: room})
 			require.NoError(t, err)
 			total := 0
@@ -103,7 +103,7 @@ func TestDispatcherHasRoomForPayloads(t *testing.T) {
 	defer release()
 	eventually(t, func() bool { return inHand.Load() >= room }, "the byte limit is reached")
 	release()
-	eventually(t, func() bool { return handled.Load() == n/2 && dead.Load() == n/2 }, "all are handled or buried")
+	eventually(t, func() bool { return handled.Load() == n/2 && dead.Load() == n/2 }, "all are handled or dead")
 	assert.LessOrEqual(t, most.Load(), int64(room+size))
 }
 
@@ -222,13 +222,13 @@ func TestLateEnqueueIsClaimed(t *testing.T) {
 			done += n
 		}
 		end(true)
-		committed, looks := time.Now(), 0
+		committed, claims := time.Now(), 0
 		eventually(t, func() bool {
-			looks++
+			claims++
 			msgs := claimed(t, store, owner, 500)
 			return len(msgs) == 1 && msgs[0].ID.MessageID == "late"
 		}, "the late message is claimed")
-		t.Logf("open for %s and more: claimed %s after its commit, by claim %d", open, time.Since(committed), looks)
+		t.Logf("open for %s and more: claimed %s after its commit, by claim %d", open, time.Since(committed), claims)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		assert.NotEqual(t, all, s.SQL, "a full read has pages")
 		if s.SQL == pages {
 			if statements++; first == nil {
-				first = lookArgs(s.Args)
+				first = claimArgs(s.Args)
 			}
 		}
 	}
@@ -483,7 +483,7 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 	msg.Nack()
 }
 
-// TestExpiredWhileItIsHandled: a message and its lease expire while its handler runs. It is not buried before the
+// TestExpiredWhileItIsHandled: a message and its lease expire while its handler runs. It is not marked dead before the
 // handler returns.
 func TestExpiredWhileItIsHandled(t *testing.T) {
 	h := onPgx(t)
@@ -504,7 +504,7 @@ func TestExpiredWhileItIsHandled(t *testing.T) {
 	<-begun
 	h.exec(t, "update inbox_queue set owner = null, locked_until = null, due_at = now(), expires_at = "+
 		"now() - interval '1 hour'")
-	h.reaches(t, 1, "the dispatcher takes it to bury it",
+	h.reaches(t, 1, "the dispatcher takes it to mark it dead",
 		"select count(*) from inbox_queue where owner is not null or state <> 'processing'")
 	close(gate)
 	untilState(t, s, itemID("orders", 0), queue.Done)

@@ -179,13 +179,13 @@ func TestDeadLetterTopic(t *testing.T) {
 		cfg := classifyingConfig()
 		cfg.DeadLetterTopic, cfg.BlockKeyOnDead = "dead_letters", true
 		var mu sync.Mutex
-		var letters []*message.Message
-		refuseLetters := false
+		var deadLetters []*message.Message
+		refuseDeadLetters := false
 		w := startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if topic == "dead_letters" && !refuseLetters {
-				letters = append(letters, msg)
+			if topic == "dead_letters" && !refuseDeadLetters {
+				deadLetters = append(deadLetters, msg)
 				return nil
 			}
 			if string(msg.Payload) == "\x00bad" {
@@ -196,7 +196,7 @@ func TestDeadLetterTopic(t *testing.T) {
 		received := func() []*message.Message {
 			mu.Lock()
 			defer mu.Unlock()
-			return letters
+			return deadLetters
 		}
 		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 		require.NoError(t, err)
@@ -205,10 +205,10 @@ func TestDeadLetterTopic(t *testing.T) {
 		outbox.SetDelay(bad, time.Millisecond)
 		require.NoError(t, pub.Publish("orders", bad))
 		eventually(t, func() bool { return len(received()) == 1 }, "the dead letter is published although its key is blocked")
-		letter := received()[0]
-		assert.Equal(t, bad.Payload, letter.Payload)
-		assert.NotEqual(t, bad.UUID, letter.UUID)
-		metadata := maps.Clone(letter.Metadata)
+		deadLetter := received()[0]
+		assert.Equal(t, bad.Payload, deadLetter.Payload)
+		assert.NotEqual(t, bad.UUID, deadLetter.UUID)
+		metadata := maps.Clone(deadLetter.Metadata)
 		assert.NotEmpty(t, metadata[wmiddleware.PoisonedHandlerKey])
 		delete(metadata, wmiddleware.PoisonedHandlerKey)
 		assert.Equal(t, message.Metadata{
@@ -221,17 +221,17 @@ func TestDeadLetterTopic(t *testing.T) {
 
 		// A dead letter that dies gets no dead letter, or this would never end.
 		mu.Lock()
-		refuseLetters = true
+		refuseDeadLetters = true
 		mu.Unlock()
 		require.NoError(t, pub.Publish("orders", newMessage("\x00bad")))
-		h.reaches(t, 3, "message and letter are dead", "select count(*) from outbox where dead_at is not null")
+		h.reaches(t, 3, "message and dead letter are dead", "select count(*) from outbox where dead_at is not null")
 		w.idle(t)
 		assert.Equal(t, 4, h.count(t, "select count(*) from outbox"))
 	})
 }
 
-// TestNoDeathWithoutItsLetter: if the dead letter cannot be written, the message is not dead.
-func TestNoDeathWithoutItsLetter(t *testing.T) {
+// TestNoDeathWithoutItsDeadLetter: if the dead letter cannot be written, the message is not dead.
+func TestNoDeathWithoutItsDeadLetter(t *testing.T) {
 	h := onPgx(t)
 	h.publish(t, "orders", "K", "1")
 	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$`)
@@ -239,7 +239,7 @@ func TestNoDeathWithoutItsLetter(t *testing.T) {
 	cfg := classifyingConfig()
 	cfg.DeadLetterTopic = "dead_letters"
 	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { return errMalformed })
-	eventually(t, func() bool { return w.log.count("refused") > 0 }, "the letter is refused")
+	eventually(t, func() bool { return w.log.count("refused") > 0 }, "the dead letter is refused")
 	assert.Zero(t, h.count(t, "select count(*) from outbox where dead_at is not null"))
 	h.exec(t, `drop function refuse cascade`)
 	h.reaches(t, 1, "the dead letter is written after all", "select count(*) from outbox where topic = 'dead_letters'")
@@ -274,7 +274,7 @@ func TestDeathBehindAnOutbox(t *testing.T) {
 	h := onPgx(t)
 	cfg := subscribing(quickConfig())
 	cfg.Forwarder.MaxAttempts, cfg.Forwarder.CleanInterval = 3, 50*time.Millisecond
-	h.exec(t, `alter table outbox add constraint no_letters check (topic <> 'dead_letters') not valid`)
+	h.exec(t, `alter table outbox add constraint no_dead_letters check (topic <> 'dead_letters') not valid`)
 	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at)
 		values ('old', 'orders', 'K', '', now() - interval '2 hours')`)
 	log := newLogCapture(t)
@@ -284,9 +284,9 @@ func TestDeathBehindAnOutbox(t *testing.T) {
 	})
 	eventually(t, func() bool {
 		return h.count(t, `select count(*) from outbox where attempts = 2 and dead_at is null
-			and last_error like '%no_letters%'`) == 1
-	}, "its letter is refused")
-	h.exec(t, "alter table outbox drop constraint no_letters")
+			and last_error like '%no_dead_letters%'`) == 1
+	}, "its dead letter is refused")
+	h.exec(t, "alter table outbox drop constraint no_dead_letters")
 	h.exec(t, "update outbox set due_at = now()")
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox where uuid = 'old' and published_at is not null") == 1

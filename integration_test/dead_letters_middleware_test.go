@@ -21,22 +21,22 @@ import (
 
 func poison(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) }
 
-// JetStream and an inbox behind the dead-letter topic keep one of several letters with the same UUID.
-func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
+// JetStream and an inbox behind the dead-letter topic keep one of several dead letters with the same UUID.
+func TestEachDeathHasItsOwnDeadLetter(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("payload")
-		letters := func() []string {
+		deadLetters := func() []string {
 			return column[string](t, h, "select uuid from outbox where topic = 'dead_letters' "+
 				"and metadata->>'uuid_poisoned' = $1 order by id", msg.UUID)
 		}
 		die := func(service, consumer string) {
 			t.Helper()
-			before := len(letters())
+			before := len(deadLetters())
 			_, err := chain(poison, stack(t, h, middleware.StackConfig{
 				Service: service, Inbox: middleware.InboxConfig{Consumer: consumer},
 			})...)(msg.Copy())
 			require.NoError(t, err)
-			require.Len(t, letters(), before+1)
+			require.Len(t, deadLetters(), before+1)
 		}
 		die("shop", "first")
 		die("shop", "second")
@@ -45,7 +45,7 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 			require.True(t, revived(t, h, "shop/first", msg.UUID))
 			die("shop", "first")
 		}
-		all := letters()
+		all := deadLetters()
 		slices.Sort(all)
 		assert.Len(t, slices.Compact(all), 5)
 		assert.NotContains(t, all, msg.UUID)
@@ -54,7 +54,7 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 
 // A dead letter that is written twice, because the ack of its message was lost and no inbox remembers it, has the same
 // UUID.
-func TestTheSameDeathHasTheSameLetter(t *testing.T) {
+func TestTheSameDeathHasTheSameDeadLetter(t *testing.T) {
 	h := onPgx(t)
 	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
@@ -74,9 +74,9 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 		"messages without a UUID are different messages")
 }
 
-// TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker, so
-// redeliveries write the same letter, and other partitions, offsets and topics write different ones.
-func TestALetterOfAMessageWithoutUUID(t *testing.T) {
+// TestADeadLetterOfAMessageWithoutUUID: the dead letter's UUID is derived from the position of the message in the
+// broker, so redeliveries write the same dead letter, and other partitions, offsets and topics write different ones.
+func TestADeadLetterOfAMessageWithoutUUID(t *testing.T) {
 	h := onPgx(t)
 	mws := stack(t, h, middleware.StackConfig{})
 	places := []core.Consumed{{Topic: "a", Position: "0/1"}, {Topic: "a", Position: "0/2"}, {Topic: "a", Position: "1/1"},
@@ -101,7 +101,7 @@ func TestDeadLetterAlwaysFits(t *testing.T) {
 	for name, metadata := range map[string]message.Metadata{
 		"at the limit":                  {"a": strings.Repeat("x", limit-len(`{"a":""}`))},
 		"one byte below":                {"a": strings.Repeat("x", limit-len(`{"a":""}`)-1)},
-		"room for one note":             {"a": strings.Repeat("x", limit-len(`{"a":""}`)-60)},
+		"room for one entry":            {"a": strings.Repeat("x", limit-len(`{"a":""}`)-60)},
 		"room for all but the error":    {"a": strings.Repeat("x", limit-len(`{"a":""}`)-300)},
 		"larger than the outbox allows": {"a": strings.Repeat("x", limit), "b": "kept"},
 		"escaped to six times its size": {"a": strings.Repeat("\x01", limit/2)},
@@ -116,23 +116,24 @@ func TestDeadLetterAlwaysFits(t *testing.T) {
 		}
 		_, err := chain(handler, mws...)(msg)
 		require.NoError(t, err, name)
-		var letter map[string]string
+		var deadLetter map[string]string
 		stored := value[string](t, h, "select metadata::text from outbox where payload = $1::bytea", []byte(name))
-		require.NoError(t, json.Unmarshal([]byte(stored), &letter))
+		require.NoError(t, json.Unmarshal([]byte(stored), &deadLetter))
 		if sent, err := json.Marshal(metadata); err == nil && len(sent) <= limit && metadata["a"] != "" {
-			assert.Equal(t, strings.ReplaceAll(metadata["a"], "\x00", "\uFFFD") == letter["a"], true,
+			assert.Equal(t, strings.ReplaceAll(metadata["a"], "\x00", "\uFFFD") == deadLetter["a"], true,
 				"%s: the message's own metadata are cut", name)
 		}
 		switch name {
-		case "room for one note":
-			assert.Equal(t, msg.UUID, letter[middleware.MetadataUUID], name)
+		case "room for one entry":
+			assert.Equal(t, msg.UUID, deadLetter[middleware.MetadataUUID], name)
 		case "room for all but the error", "larger than the outbox allows", "a dead letter's own":
-			assert.Equal(t, msg.UUID+" shop", letter[middleware.MetadataUUID]+" "+letter[middleware.MetadataService], name)
-			assert.Contains(t, letter[wmiddleware.ReasonForPoisonedKey], "poison message", name)
+			assert.Equal(t, msg.UUID, deadLetter[middleware.MetadataUUID], name)
+			assert.Equal(t, "shop", deadLetter[middleware.MetadataService], name)
+			assert.Contains(t, deadLetter[wmiddleware.ReasonForPoisonedKey], "poison message", name)
 		}
 		if name == "larger than the outbox allows" {
-			assert.Equal(t, "kept", letter["b"])
-			assert.Greater(t, len(letter["a"]), limit/10)
+			assert.Equal(t, "kept", deadLetter["b"])
+			assert.Greater(t, len(deadLetter["a"]), limit/10)
 		}
 	}
 }
@@ -160,16 +161,16 @@ func (p *poisoned) mend() {
 	p.mended = true
 }
 
-// letters returns the distinct messages, and the number of calls.
-func (p *poisoned) letters() (uuids []string, calls int) {
+// deadLetters returns the distinct messages, and the number of calls.
+func (p *poisoned) deadLetters() (uuids []string, calls int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Compact(slices.Sorted(slices.Values(p.uuids))), len(p.uuids)
 }
 
-// TestNoLetterOfALetter: a handler of the dead-letter topic that poisons a letter gets it again, and no dead letter is
-// written for it. Otherwise one message would keep service and broker busy forever.
-func TestNoLetterOfALetter(t *testing.T) {
+// TestNoDeadLetterOfADeadLetter: a handler of the dead-letter topic that poisons a dead letter gets it again, and no
+// dead letter is written for it. Otherwise one message would keep service and broker busy forever.
+func TestNoDeadLetterOfADeadLetter(t *testing.T) {
 	h := onPgx(t)
 	pubsub, p, log := inProcess(t, false), &poisoned{}, newLogCapture(t)
 	stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
@@ -182,10 +183,10 @@ func TestNoLetterOfALetter(t *testing.T) {
 	})
 	runForwarder(t, h, pubsub, quickConfig(), nil)
 	require.NoError(t, pubsub.Publish("orders", newMessage("")))
-	eventually(t, func() bool { _, calls := p.letters(); return calls >= 5 }, "the letter is delivered again")
-	uuids, _ := p.letters()
+	eventually(t, func() bool { _, calls := p.deadLetters(); return calls >= 5 }, "the dead letter is delivered again")
+	uuids, _ := p.deadLetters()
 	assert.Len(t, uuids, 1)
-	assert.Equal(t, 1, outboxed(t, h), "the letter of the order")
+	assert.Equal(t, 1, outboxed(t, h), "the dead letter of the order")
 	assert.Positive(t, log.count("handling a dead letter failed: no dead letter is written for it"))
 	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/letters' AND dead_at IS NULL "+
 		"AND attempts > 0 AND last_error LIKE '%'||$1||'%'", errHandler.Error()),
@@ -196,12 +197,12 @@ func TestNoLetterOfALetter(t *testing.T) {
 	assert.Equal(t, 1, outboxed(t, h))
 }
 
-// TestALetterDiesWhereItIsStored: letters delivered from our own tables, which record deaths, die there.
-func TestALetterDiesWhereItIsStored(t *testing.T) {
+// TestADeadLetterDiesWhereItIsStored: dead letters delivered from our own tables, which record deaths, die there.
+func TestADeadLetterDiesWhereItIsStored(t *testing.T) {
 	h := onPgx(t)
 	s, p := storeOn(t, h, quickStore()), &poisoned{}
 	storeAll(t, s, items("dead_letters", 1)...)
-	h.publish(t, "dead_letters", "", "a letter")
+	h.publish(t, "dead_letters", "", "a dead letter")
 	cfg := subscribing(quickConfig())
 	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge, cfg.Forwarder.DeadLetterTopic = 3, -1, "dead_letters"
 	startRouter(t, func(r *message.Router) {
@@ -216,7 +217,7 @@ func TestALetterDiesWhereItIsStored(t *testing.T) {
 				errHandler.Error()) == 1
 	}, "both are dead")
 	assert.Equal(t, 1, outboxed(t, h), "the existing dead letter")
-	uuids, calls := p.letters()
+	uuids, calls := p.deadLetters()
 	assert.Len(t, uuids, 2)
 	assert.Equal(t, 1+3, calls)
 }

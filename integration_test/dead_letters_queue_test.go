@@ -41,8 +41,8 @@ func watchedStore(t testing.TB, h handle) (*queue.Store, *seen, *lineLogger) {
 	return s, obs, log
 }
 
-// heard asserts that a message is dead, with exactly one log line and one call of the observer.
-func heard(t *testing.T, s *queue.Store, obs *seen, log *lineLogger, id queue.ID, cause string) {
+// deathIsReported asserts that a message is dead, with exactly one log line and one call of the observer.
+func deathIsReported(t *testing.T, s *queue.Store, obs *seen, log *lineLogger, id queue.ID, cause string) {
 	t.Helper()
 	untilState(t, s, id, queue.Dead)
 	assert.True(t, eventuallyTrue(func() bool {
@@ -97,10 +97,10 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	for range 2 {
 		<-receive(t, hanging).Context().Done()
 	}
-	heard(t, s, obs, log, itemID("nacked", 0), "nacked")
-	heard(t, s, obs, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
-	heard(t, s, obs, log, late.ID, "expired")
-	heard(t, s, obs, log, killed, "lease expired")
+	deathIsReported(t, s, obs, log, itemID("nacked", 0), "nacked")
+	deathIsReported(t, s, obs, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
+	deathIsReported(t, s, obs, log, late.ID, "expired")
+	deathIsReported(t, s, obs, log, killed, "lease expired")
 }
 
 // TestStoreTellsWhatDies: observers are notified of deaths when only callers of Claim and ReapExpired use the store.
@@ -111,12 +111,12 @@ func TestStoreTellsWhatDies(t *testing.T) {
 	late.ExpiresAt = h.now(t).Add(-time.Second)
 	storeAll(t, s, late)
 	claimed(t, s, queue.NewOwner(), 1)
-	heard(t, s, obs, log, late.ID, "expired")
+	deathIsReported(t, s, obs, log, late.ID, "expired")
 	storeAll(t, s, items("killed", 1)...)
 	kill(t, h, itemID("killed", 0))
 	_, err := s.ReapExpired(t.Context())
 	require.NoError(t, err)
-	heard(t, s, obs, log, itemID("killed", 0), "lease expired")
+	deathIsReported(t, s, obs, log, itemID("killed", 0), "lease expired")
 }
 
 // TestDispatcherTellsWhatDies: without OnDead, observers are notified of deaths by reaping and by failing handlers.
@@ -134,16 +134,16 @@ func TestDispatcherTellsWhatDies(t *testing.T) {
 	d, err := queue.NewDispatcher(s, cfg, log)
 	require.NoError(t, err)
 	drain(t, d)
-	heard(t, s, obs, log, late.ID, "expired")
-	heard(t, s, obs, log, itemID("killed", 0), "lease expired")
+	deathIsReported(t, s, obs, log, late.ID, "expired")
+	deathIsReported(t, s, obs, log, itemID("killed", 0), "lease expired")
 	assert.Equal(t, "shop", obs.deathsOf(late.ID)[0].Service)
 }
 
-// TestStoredMessageOutlivesItsLetter: a message whose dead letter cannot be written does not die.
-func TestStoredMessageOutlivesItsLetter(t *testing.T) {
+// TestStoredMessageOutlivesItsDeadLetter: a message whose dead letter cannot be written does not die.
+func TestStoredMessageOutlivesItsDeadLetter(t *testing.T) {
 	h := onPgx(t)
 	s, obs, _ := watchedStore(t, h)
-	h.exec(t, `alter table outbox add constraint no_letters check (topic <> 'dead_letters') not valid`)
+	h.exec(t, `alter table outbox add constraint no_dead_letters check (topic <> 'dead_letters') not valid`)
 	storeAll(t, s, items("orders", 1)...)
 	one := itemID("orders", 0)
 	startRouter(t, func(r *message.Router) {
@@ -154,13 +154,13 @@ func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 				return nil, errors.New("it never works")
 			})
 	})
-	h.reaches(t, 1, "its letter is refused",
-		"select count(*) from inbox_queue where owner is null and last_error like '%no_letters%'")
+	h.reaches(t, 1, "its dead letter is refused",
+		"select count(*) from inbox_queue where owner is null and last_error like '%no_dead_letters%'")
 	state, attempts := stateOf(t, s, one)
 	assert.Equal(t, queue.Processing, state, "it died without a dead letter")
 	assert.Equal(t, 1, attempts)
 	assert.Empty(t, obs.deathsOf(one))
-	h.exec(t, "alter table outbox drop constraint no_letters")
+	h.exec(t, "alter table outbox drop constraint no_dead_letters")
 	h.exec(t, "update inbox_queue set due_at = clock_timestamp()")
 	untilState(t, s, one, queue.Dead)
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
@@ -191,8 +191,8 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 			require.NoError(t, err)
 			drain(t, d)
 			if c.limit > 0 {
-				heard(t, s, obs, log, itemID("orders", 0), "no attempt is left")
-				heard(t, s, obs, log, itemID("orders", 1), "no attempt is left")
+				deathIsReported(t, s, obs, log, itemID("orders", 0), "no attempt is left")
+				deathIsReported(t, s, obs, log, itemID("orders", 1), "no attempt is left")
 			}
 			close(called)
 			assert.Equal(t, "orders-0", <-called)

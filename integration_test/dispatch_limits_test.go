@@ -147,10 +147,10 @@ func TestNoConnectionForAHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := newMigratedDatabase(t)
 			h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = conns })
-			look := newPgxHandle(t, url)
+			other := newPgxHandle(t, url)
 			cfg := quickStore()
 			cfg.MaxAttempts = 100
-			storeAll(t, storeOn(t, look, cfg), items("orders", messages)...)
+			storeAll(t, storeOn(t, other, cfg), items("orders", messages)...)
 
 			var calls atomic.Int64
 			goOn := make(chan struct{})
@@ -166,9 +166,9 @@ func TestNoConnectionForAHandler(t *testing.T) {
 			eventually(t, func() bool { return log.count("connections of the pool are in use") > 0 },
 				"they find no connection")
 			release()
-			look.reaches(t, 0, "all are settled", `select count(*)::int from inbox_queue where state = 'processing'`)
-			assert.Equal(t, messages, look.count(t, `select count(*)::int from inbox_queue where state = 'done'`))
-			assert.LessOrEqual(t, look.count(t, `select sum(attempts)::int from inbox_queue`), int(calls.Load())-messages,
+			other.reaches(t, 0, "all are settled", `select count(*)::int from inbox_queue where state = 'processing'`)
+			assert.Equal(t, messages, other.count(t, `select count(*)::int from inbox_queue where state = 'done'`))
+			assert.LessOrEqual(t, other.count(t, `select sum(attempts)::int from inbox_queue`), int(calls.Load())-messages,
 				"a message was charged although its handler was not called")
 		})
 	}
@@ -211,12 +211,12 @@ func TestAPublishWakesNoDispatcher(t *testing.T) {
 			"orders": {Handle: func(context.Context, *queue.Message) error { handled.Add(1); return nil }},
 		},
 	})
-	heard := func(by handle, id string) {
+	handles := func(by handle, id string) {
 		before := handled.Load()
 		storeAll(t, storeOn(t, by, quickStore()), item("test", id))
 		eventually(t, func() bool { return handled.Load() > before }, "it is handled")
 	}
-	heard(there, "it listens")
+	handles(there, "it listens")
 	drain(t, d)
 	for _, by := range []handle{h, there} {
 		pub, err := outbox.NewPublisher(by.db, outbox.PublisherConfig{}, nil)
@@ -227,7 +227,7 @@ func TestAPublishWakesNoDispatcher(t *testing.T) {
 				return pub.PublishContext(ctx, "elsewhere", message.NewMessage(watermill.NewUUID(), nil))
 			}))
 		}
-		heard(by, "after the publishes of "+fmt.Sprintf("%p", by.db))
+		handles(by, "after the publishes of "+fmt.Sprintf("%p", by.db))
 		drain(t, d)
 		assert.LessOrEqual(t, claimsSeen(seen.take()), 8, "claims for one message and 20 publishes")
 	}

@@ -88,7 +88,7 @@ func TestDispatcherDecides(t *testing.T) {
 		"undone":   func(ctx context.Context, _ *queue.Message) error { return outbox.SetRollbackOnly(ctx) },
 		"slow":     func(ctx context.Context, _ *queue.Message) error { <-ctx.Done(); return nil },
 		"ending":   func(ctx context.Context, _ *queue.Message) error { return h.execFirst(ctx, "commit") },
-		"unburied": func(context.Context, *queue.Message) error { return outbox.Poison(errHandler) },
+		"not dead": func(context.Context, *queue.Message) error { return outbox.Poison(errHandler) },
 	} {
 		timeout := patience
 		if topic == "slow" {
@@ -110,7 +110,7 @@ func TestDispatcherDecides(t *testing.T) {
 		return outbox.Nack
 	}
 	dispatcher.OnDead = func(ctx context.Context, msg *queue.Message, err error) error {
-		if msg.Topic == "unburied" {
+		if msg.Topic == "not dead" {
 			return errHandler
 		}
 		return h.execTx(ctx, "insert into graves (message_id, cause) values ($1, $2)", msg.MessageID, err.Error())
@@ -137,7 +137,7 @@ func TestDispatcherDecides(t *testing.T) {
 	assert.Equal(t, "panic: the handler failed",
 		value[string](t, h, "select cause from graves where message_id = 'panicky-0'"))
 	eventually(t, func() bool {
-		msg, err := s.Get(t.Context(), itemID("unburied", 0))
+		msg, err := s.Get(t.Context(), itemID("not dead", 0))
 		return err == nil && msg.State == queue.Processing && msg.LastError == "OnDead: the handler failed" &&
 			time.Until(msg.DueAt) > 30*time.Second
 	}, "a message is not dead until OnDead succeeds")
@@ -209,8 +209,8 @@ func TestDispatcherLogsErrorsWithoutConsequence(t *testing.T) {
 	assert.True(t, log.has("ERROR", "CloseTimeout", "half done: slow-0", "message_id:slow-0"), log.lines)
 }
 
-// TestDispatcherLogsClaimsForBurial like claims for handlers.
-func TestDispatcherLogsClaimsForBurial(t *testing.T) {
+// TestDispatcherLogsClaimsOfExpiredMessages, which OnDead gets, like claims for handlers.
+func TestDispatcherLogsClaimsOfExpiredMessages(t *testing.T) {
 	h := onPgx(t)
 	log := &lineLogger{}
 	s, err := queue.NewStore(h.db, quickStore(), log)
@@ -227,9 +227,9 @@ func TestDispatcherLogsClaimsForBurial(t *testing.T) {
 	assert.True(t, log.has("DEBUG claimed expired messages", "messages:1"), log.lines)
 }
 
-// TestDispatcherBuriesWhatNobodyHandled: messages that expire, and messages that killed processes, also die in the
+// TestDispatcherMarksUnhandledMessagesDead: messages that expire, and messages that killed processes, also die in the
 // transaction of OnDead, and observers are notified with or without OnDead.
-func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
+func TestDispatcherMarksUnhandledMessagesDead(t *testing.T) {
 	parallel(t)
 	for _, onDead := range []bool{true, false} {
 		told := &seen{}
@@ -282,9 +282,9 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 	}
 }
 
-// TestBurialsThatFailLetOthersPass: a message whose OnDead fails waits, although it expired first and no other slot is
+// TestFailedOnDeadLetsOthersPass: a message whose OnDead fails waits, although it expired first and no other slot is
 // free.
-func TestBurialsThatFailLetOthersPass(t *testing.T) {
+func TestFailedOnDeadLetsOthersPass(t *testing.T) {
 	extended(t)
 	parallel(t)
 	s := storeOn(t, newPgxHandle(t, newMigratedDatabase(t)), quickStore())
@@ -297,16 +297,16 @@ func TestBurialsThatFailLetOthersPass(t *testing.T) {
 		return nil
 	}}})
 	cfg.Concurrency, cfg.LeaseTTL = 2, time.Hour
-	buried := make(chan struct{})
+	died := make(chan struct{})
 	cfg.OnDead = func(_ context.Context, msg *queue.Message, _ error) error {
 		if msg.ID != expired[2].ID {
 			return errHandler
 		}
-		close(buried)
+		close(died)
 		return nil
 	}
 	dispatching(t, s, cfg)
-	within(t, "it is buried", buried)
+	within(t, "OnDead returns", died)
 }
 
 // TestDispatcherTakesNoMoreThanItHandles: a dispatcher leaves the rest to others.
@@ -459,11 +459,11 @@ func TestDispatcherLife(t *testing.T) {
 	require.NoError(t, d.Close())
 	require.NoError(t, d.Close())
 	require.ErrorIs(t, d.Drain(t.Context()), outbox.ErrClosed)
-	spent := newDispatcher(t, s, cfg)
+	drained := newDispatcher(t, s, cfg)
 	storeAll(t, s, items("orders", 100)...)
-	drain(t, spent)
+	drain(t, drained)
 	assert.Equal(t, 100, h.count(t, "select count(*) from inbox_queue where state = 'done'"))
-	require.ErrorIs(t, spent.Run(t.Context()), outbox.ErrRunning)
+	require.ErrorIs(t, drained.Run(t.Context()), outbox.ErrRunning)
 
 	bare := newPgxHandle(t, newDatabase(t))
 	none := newDispatcher(t, storeOn(t, bare, quickStore()), cfg)

@@ -168,7 +168,7 @@ func (c *chaos) report() string {
 
 	arrived := map[string]bool{}
 	for uuid := range c.broker.arrivals() {
-		if !c.broker.letters[uuid] {
+		if !c.broker.deadLetters[uuid] {
 			arrived[uuid] = true
 		}
 	}

@@ -297,7 +297,7 @@ func (c *chaos) answer(_ *worker, m Copy, arrive func()) error {
 	if n < 2 {
 		return errors.New("rejected")
 	}
-	c.note(m, n < 6)
+	c.record(m, n < 6)
 	arrive()
 	if n < 6 {
 		return errors.New("rejected, but it has arrived")
@@ -308,7 +308,7 @@ func (c *chaos) answer(_ *worker, m Copy, arrive func()) error {
 // afterwards is how long after its end a fault may cause copies: leases expire, and calls time out.
 const afterwards = 15 * time.Second
 
-func (c *chaos) note(m Copy, denied bool) {
+func (c *chaos) record(m Copy, denied bool) {
 	c.told.Lock()
 	defer c.told.Unlock()
 	now := time.Now()

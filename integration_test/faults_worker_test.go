@@ -366,14 +366,14 @@ type Copy struct {
 // messages arrive: the first copies of a key's events must arrive in the order of their numbers, so a missing number
 // was lost or overtaken.
 type broker struct {
-	mu      sync.Mutex
-	arrived map[string]time.Time // first copies, by UUID
-	uuids   map[event]string
-	letters map[string]bool
-	last    map[string]int64    // number of the last event, by key
-	history map[string][]string // by key, to investigate failures
-	copies  int
-	wrong   []string
+	mu          sync.Mutex
+	arrived     map[string]time.Time // first copies, by UUID
+	uuids       map[event]string
+	deadLetters map[string]bool
+	last        map[string]int64    // number of the last event, by key
+	history     map[string][]string // by key, to investigate failures
+	copies      int
+	wrong       []string
 
 	// answer decides the result of a publish; it may block. The message arrives if answer calls arrive, whatever it
 	// returns.
@@ -382,7 +382,7 @@ type broker struct {
 
 func newBroker() *broker {
 	return &broker{
-		arrived: map[string]time.Time{}, uuids: map[event]string{}, letters: map[string]bool{}, last: map[string]int64{},
+		arrived: map[string]time.Time{}, uuids: map[event]string{}, deadLetters: map[string]bool{}, last: map[string]int64{},
 		history: map[string][]string{},
 		answer:  func(_ *worker, _ Copy, arrive func()) error { arrive(); return nil },
 	}
@@ -421,8 +421,8 @@ func (b *broker) arrive(w *worker, c Copy) {
 	} else {
 		b.arrived[c.UUID] = time.Now()
 	}
-	if c.Topic == letterTopic {
-		b.letters[c.UUID] = true
+	if c.Topic == deadLetterTopic {
+		b.deadLetters[c.UUID] = true
 		return
 	}
 	var e event

@@ -200,10 +200,10 @@ func set(list []string) map[string]bool {
 }
 
 const (
-	auditTopic  = "audit"  // messages published by the handler while it runs
-	eventsTopic = "events" // messages returned by the handler
-	letterTopic = "dead_letters"
-	consumer    = "book"
+	auditTopic      = "audit"  // messages published by the handler while it runs
+	eventsTopic     = "events" // messages returned by the handler
+	deadLetterTopic = "dead_letters"
+	consumer        = "book"
 )
 
 // makeShop creates the tables of a shop with the given number of keys, starting with key-0.
@@ -256,7 +256,7 @@ func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, 
 	}
 	if _, err := tx.Exec(ctx, `insert into events values ($1, $3, $4::bigint - 1), ($2, $3, $4::bigint)`, first.UUID,
 		second.UUID, key, n); err != nil {
-		return nil, fmt.Errorf("note events: %w", err)
+		return nil, fmt.Errorf("record events: %w", err)
 	}
 	if err := s.pub.PublishContext(ctx, auditTopic, first); err != nil {
 		return nil, fmt.Errorf("publish: %w", err)
@@ -283,9 +283,9 @@ func (s shop) place(ctx context.Context, order, key string) error {
 		var ours, standby bool
 		var attempts int
 		var seconds float64
-		var note int64
+		var token int64
 		err = drive.Collect(ctx, q, func(rows drive.Rows) error {
-			return rows.Scan(&ours, &attempts, &seconds, &note, &standby)
+			return rows.Scan(&ours, &attempts, &seconds, &token, &standby)
 		},
 			sqltext.Tables{}.Render(sqltext.ClaimInbox), consumer, order, nil)
 		if err != nil || !ours {

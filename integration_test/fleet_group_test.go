@@ -68,7 +68,7 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 		who.publish(t, "events", "", "after the late one at "+who.Key)
 		broker.arrives(t, "after the late one at "+who.Key)
 		eventually(t, func() bool { return who.asleep(t) }, "it sleeps although a transaction is open")
-		who.isLookedAt(t)
+		who.isPolled(t)
 		require.NoError(t, tx.Commit(t.Context()))
 		broker.arrives(t, "late at "+who.Key)
 		sleeps(who)
@@ -101,7 +101,7 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 	who.publish(t, "events", "", "another", "and another")
 	broker.arrives(t, "another", "and another")
 	eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
-	who.isLookedAt(t)
+	who.isPolled(t)
 	who.exec(t, "TRUNCATE outbox RESTART IDENTITY")
 	// Two messages, as the remembered number is 1 or 3, and an equal one is noticed only by the next full read.
 	who.publish(t, "events", "", "the first of a new sequence", "the second")
@@ -120,7 +120,7 @@ func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	sees := func(act func(context.Context, admin.Action) (admin.Result, error)) {
 		t.Helper()
 		eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
-		who.isLookedAt(t)
+		who.isPolled(t)
 		r, err := act(t.Context(), admin.Action{Filter: admin.Filter{IDs: []string{"1"}}})
 		require.NoError(t, err)
 		require.Equal(t, int64(1), r.Touched)
@@ -162,7 +162,7 @@ func TestALockedTenantHoldsUpNoOther(t *testing.T) {
 	log := newLogCapture(t)
 	runGroup(t, f, broker, cfg, log)
 	for _, who := range all {
-		who.isLookedAt(t)
+		who.isPolled(t)
 	}
 	render := (*core.DB)(all[0].db).Render
 	tx, err := all[0].pool.Begin(t.Context())

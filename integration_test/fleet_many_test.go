@@ -211,18 +211,18 @@ func TestFleetManyDatabases(t *testing.T) {
 	eventually(t, func() bool {
 		return log.count("polling a database failed") > 0
 	}, "the log names the unreachable database")
-	printLooks(t, shared)
+	printPolls(t, shared)
 }
 
-// printLooks prints how long polls take.
-func printLooks(t testing.TB, tenants []tenant) {
+// printPolls prints how long polls take.
+func printPolls(t testing.TB, tenants []tenant) {
 	ctx := t.Context()
 	direct := newPgxHandle(t, tenants[0].DSN)
 	names := make([]string, len(tenants))
 	for i, who := range tenants {
 		names[i] = (*core.DB)(who.db).Render("{outbox_id_seq}")
 	}
-	look := (*core.DB)(tenants[0].db).Render(sqltext.PollOutbox)
+	poll := (*core.DB)(tenants[0].db).Render(sqltext.PollOutbox)
 	median := func(what func() error) time.Duration {
 		var took []time.Duration
 		for range 21 {
@@ -237,11 +237,11 @@ func printLooks(t testing.TB, tenants []tenant) {
 		return func() error { _, err := (*core.DB)(direct.db).Exec(ctx, query, args...); return err }
 	}
 	t.Logf("medians: a poll %s, a full read %s, the sequences of %d schemas %s, connecting, polling and closing %s",
-		median(exec(look, int64(1), false, []string{})), median(exec(look, int64(1), true, []string{})),
+		median(exec(poll, int64(1), false, []string{})), median(exec(poll, int64(1), true, []string{})),
 		len(tenants), median(exec(sqltext.PollOutboxes, names)),
 		median(func() error {
 			direct.pool.Reset()
-			return exec(look, int64(1), false, []string{})()
+			return exec(poll, int64(1), false, []string{})()
 		}))
 }
 
@@ -253,14 +253,14 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 	over, result := make(chan struct{}), make(chan int, 1)
 	go func() {
 		highest := 0
-		var looks []int
+		var samples []int
 		for {
 			var n int
 			err := h.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 "+
 				"AND datname <> $2", application, but).Scan(&n)
-			if looks = append(looks, n); len(looks) == 50 {
-				highest = max(highest, slices.Min(looks))
-				looks = looks[1:]
+			if samples = append(samples, n); len(samples) == 50 {
+				highest = max(highest, slices.Min(samples))
+				samples = samples[1:]
 			}
 			if err != nil {
 				t.Error(err)
@@ -325,7 +325,7 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 
 // The idle schemas of a DSN are polled with one statement and have no goroutines of their own. Messages stored by
 // another process, due ones and changed ones are still found.
-func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
+func TestAQueueGroupPollsAllSchemasTogether(t *testing.T) {
 	parallel(t)
 	const schemas = 10
 	all := newTenants(t, "one", schemas)
@@ -343,7 +343,7 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 	}
 	atRest()
 	one := all[0]
-	running := func() (n, looks int) { // counts last statements of the group's connections that began during the call
+	running := func() (n, polls int) { // counts last statements of the group's connections that began during the call
 		now := value[time.Time](t, one.handle, "SELECT clock_timestamp()")
 		seen := map[string]bool{}
 		eventually(t, func() bool {
@@ -353,19 +353,19 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 					seen[query] = true
 				}
 			}
-			looks = 0
+			polls = 0
 			for query := range seen {
 				if strings.Contains(query, "pg_stat_get_tuples_updated") {
-					looks++
+					polls++
 				}
 			}
-			return looks >= 3
+			return polls >= 3
 		}, "it is polled")
-		return len(seen), looks
+		return len(seen), polls
 	}
 	eventually(t, func() bool { // databases may just have been added
-		n, looks := running()
-		return n-looks <= 2
+		n, polls := running()
+		return n-polls <= 2
 	}, "few statements besides the polls of all schemas")
 
 	for i, s := range stores {

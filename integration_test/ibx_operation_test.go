@@ -95,7 +95,7 @@ var ibxObservability = []requirement{
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
 			assert.True(t, x.logs.has("DEBUG", "claimed", "messages:1"))
-		}, shownBy: "TestDispatcherLogsClaimsForBurial"},
+		}, shownBy: "TestDispatcherLogsClaimsOfExpiredMessages"},
 	{
 		number: 110, text: "handler calls are logged at info level with topic and message", verdict: differs,
 		why: tooManyLines, shownBy: "TestDispatcherLogs",

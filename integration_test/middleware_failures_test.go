@@ -121,8 +121,8 @@ func (s *failingStack) deliver() (err error) {
 	return err
 }
 
-// letters returns the UUIDs of the message's dead letters.
-func (s *failingStack) letters(t testing.TB) []string {
+// deadLetters returns the UUIDs of the message's dead letters.
+func (s *failingStack) deadLetters(t testing.TB) []string {
 	return column[string](t, s.h, "select uuid from outbox where topic = 'dead_letters' and payload = $1",
 		[]byte(s.msg.Payload))
 }
@@ -132,7 +132,7 @@ func (s *failingStack) letters(t testing.TB) []string {
 // the part is called: then the message is delivered again, and waits are left out.
 func (s *failingStack) outcome(t testing.TB) string {
 	t.Helper()
-	letters, calls := len(s.letters(t)), s.calls
+	deadLetters, calls := len(s.deadLetters(t)), s.calls
 	s.waits.all = nil
 	err := s.deliver()
 	for s.cfg.Tx.Timeout > 0 && s.calls == calls {
@@ -145,8 +145,8 @@ func (s *failingStack) outcome(t testing.TB) string {
 	if n := s.waits.all; len(n) > 0 && s.cfg.Tx.Timeout == 0 {
 		all = append(all, fmt.Sprint("wait ", n))
 	}
-	for range len(s.letters(t)) - letters {
-		all = append(all, "letter")
+	for range len(s.deadLetters(t)) - deadLetters {
+		all = append(all, "dead letter")
 	}
 	applied := 0
 	for _, outcome := range s.seen.outcomes() {
@@ -159,7 +159,7 @@ func (s *failingStack) outcome(t testing.TB) string {
 }
 
 // TestFailuresAreCounted wherever and however a stack fails: the wait before the nack grows, operators see the attempts
-// and the error, a line of the log names the part, and after MaxAttempts the message is dead and has a letter. The
+// and the error, a line of the log names the part, and after MaxAttempts the message is dead and has a dead letter. The
 // failures are counted in the inbox if the message's key is known and its own, otherwise by the process.
 func TestFailuresAreCounted(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -217,15 +217,15 @@ func TestFailuresAreCounted(t *testing.T) {
 			}
 			assert.Equal(t, map[bool]int{false: 1}[c.at == atHandler], said, name)
 			if c.row == "" {
-				require.Equal(t, "acked; dead"+row+"; letter", s.outcome(t), name)
-				for len(s.letters(t)) < 2 {
+				require.Equal(t, "acked; dead"+row+"; dead letter", s.outcome(t), name)
+				for len(s.deadLetters(t)) < 2 {
 					_ = s.deliver()
 				}
-				assert.Equal(t, s.letters(t)[0], s.letters(t)[1], "%s: a copy has the same letter", name)
+				assert.Equal(t, s.deadLetters(t)[0], s.deadLetters(t)[1], "%s: a copy has the same dead letter", name)
 				continue
 			}
 			s.restart(t) // another process has no count of its own
-			require.Regexp(t, "(?s)^acked; dead; 4 dead "+c.row+"; letter$", s.outcome(t), name)
+			require.Regexp(t, "(?s)^acked; dead; 4 dead "+c.row+"; dead letter$", s.outcome(t), name)
 			require.Regexp(t, "(?s)^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
 			if s.cfg.Tx.Timeout == 0 { // a dead message is not handled, though it could be now
 				s.fails = nil
@@ -267,7 +267,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 			then  string // and of the second
 		}{
 			"error": {atHandler, returning(errHandler),
-				"acked; dead; 1 dead the handler failed; letter", "acked; duplicate; 1 dead the handler failed"},
+				"acked; dead; 1 dead the handler failed; dead letter", "acked; duplicate; 1 dead the handler failed"},
 			"processed": {atHandler, returning(outbox.ErrAlreadyProcessed),
 				"acked; duplicate; 0 processed", "acked; duplicate; 0 processed"},
 			"later, processed": {atHandler, returning(outbox.RetryAfter(outbox.ErrAlreadyProcessed, time.Hour)),
@@ -275,22 +275,22 @@ func TestOutcomesOfErrors(t *testing.T) {
 			"Ack of Classify": {atHandler, returning(errConflict),
 				"acked; duplicate; 0 processed", "acked; duplicate; 0 processed"},
 			"DeadLetter of Classify": {atHandler, returning(errInvalid),
-				"acked; dead; 1 dead 422; letter", "acked; duplicate; 1 dead 422"},
+				"acked; dead; 1 dead 422; dead letter", "acked; duplicate; 1 dead 422"},
 			"poison": {atHandler, returning(fmt.Errorf("wrapped: %w", poison)),
-				"acked; dead; 1 dead wrapped: poison message: the handler failed; letter",
+				"acked; dead; 1 dead wrapped: poison message: the handler failed; dead letter",
 				"acked; duplicate; 1 dead wrapped: poison message: the handler failed"},
 			"poison, later": {atHandler, returning(outbox.Poison(outbox.RetryAfter(errHandler, time.Hour))),
-				"acked; dead; 1 dead poison message: retry after 1h0m0s: the handler failed; letter",
+				"acked; dead; 1 dead poison message: retry after 1h0m0s: the handler failed; dead letter",
 				"acked; duplicate; 1 dead poison message: retry after 1h0m0s: the handler failed"},
 			"later, poison": {atHandler, returning(outbox.RetryAfter(poison, time.Hour)),
-				"acked; dead; 1 dead retry after 1h0m0s: poison message: the handler failed; letter",
+				"acked; dead; 1 dead retry after 1h0m0s: poison message: the handler failed; dead letter",
 				"acked; duplicate; 1 dead retry after 1h0m0s: poison message: the handler failed"},
 			"poison of OnBegin": {atBegin, returning(poison),
-				"acked; dead; 1 dead OnBegin: poison message: the handler failed; letter",
+				"acked; dead; 1 dead OnBegin: poison message: the handler failed; dead letter",
 				"acked; duplicate; 1 dead OnBegin: poison message: the handler failed"},
-			"poison of Key": {atKey, returning(poison), "acked; dead; letter", "acked; dead; letter"},
+			"poison of Key": {atKey, returning(poison), "acked; dead; dead letter", "acked; dead; dead letter"},
 			"poison of OnMismatch": {atMismatch, returning(poison),
-				"acked; dead; 0 processed; letter", "acked; dead; 0 processed; letter"},
+				"acked; dead; 0 processed; dead letter", "acked; dead; 0 processed; dead letter"},
 			"later, negative": {atHandler, returning(outbox.RetryAfter(errHandler, -time.Hour)),
 				"nacked; postponed; wait [1]", "nacked; postponed; wait [1]"},
 			"other transaction": {atHandler, wrongKind, "nacked; failed; wait [1]", "nacked; failed; wait [2]"},
@@ -319,31 +319,32 @@ func TestOutcomesOfErrors(t *testing.T) {
 				assert.Contains(t, lines[0].Msg, "handler is wired wrongly", name)
 			}
 			if name == "poison of OnMismatch" {
-				letters := s.letters(t)
-				assert.Equal(t, letters[0], letters[1], "a copy has the same letter")
+				deadLetters := s.deadLetters(t)
+				assert.Equal(t, deadLetters[0], deadLetters[1], "a copy has the same dead letter")
 				s.msg.Payload = []byte(name + ", changed again")
 				require.NoError(t, s.deliver())
-				assert.NotEqual(t, letters[0], s.letters(t)[0], "different content has another one")
+				assert.NotEqual(t, deadLetters[0], s.deadLetters(t)[0], "different content has another one")
 			}
 		}
 	})
 }
 
-// TestDeadLetterIsAllOrNothing: the dead row and the dead letter are written in one transaction. If the letter cannot
-// be written, operators see that, and the handler is called less and less often.
+// TestDeadLetterIsAllOrNothing: the dead row and the dead letter are written in one transaction. If the dead letter
+// cannot be written, operators see that, and the handler is called less and less often.
 func TestDeadLetterIsAllOrNothing(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		h.exec(t, "alter table outbox add constraint no_letters check (topic <> 'dead_letters')")
+		h.exec(t, "alter table outbox add constraint no_dead_letters check (topic <> 'dead_letters')")
 		s := newFailingStack(t, h, "poison", atHandler, returning(outbox.Poison(errHandler)), middleware.StackConfig{})
 		err := s.deliver()
 		require.ErrorIs(t, err, errHandler)
 		assert.Equal(t, "23514", text.SQLState(err))
 		for n := 2; n <= 3; n++ {
 			assert.Regexp(t, fmt.Sprintf(
-				`^nacked; failed; %d dead letter not written: .*no_letters.*the handler failed; wait \[%d\]$`, n, n), s.outcome(t))
+				`^nacked; failed; %d dead letter not written: .*no_dead_letters.*the handler failed; wait \[%d\]$`, n, n),
+				s.outcome(t))
 		}
-		h.exec(t, "alter table outbox drop constraint no_letters")
-		assert.Equal(t, "acked; dead; 4 dead poison message: the handler failed; letter", s.outcome(t))
+		h.exec(t, "alter table outbox drop constraint no_dead_letters")
+		assert.Equal(t, "acked; dead; 4 dead poison message: the handler failed; dead letter", s.outcome(t))
 		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Failed, observe.Failed, observe.Dead}, s.seen.outcomes())
 	})
 }
@@ -390,7 +391,7 @@ func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 				first, second = "", ""
 			}
 			assert.Equal(t, "nacked; failed; "+first+"wait [6]", s.outcome(t), "%s: the wait grows with all failures", at)
-			assert.Equal(t, "acked; dead; "+second+"letter", s.outcome(t), at)
+			assert.Equal(t, "acked; dead; "+second+"dead letter", s.outcome(t), at)
 		}
 	})
 }

@@ -106,13 +106,13 @@ func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 	}
 }
 
-// notedWork is the recorded state of a message of the queue.
-type notedWork struct {
+// recordingWork records the failure of a message of the queue.
+type recordingWork struct {
 	core.Work
 	err error
 }
 
-func (n *notedWork) Note(err error) { n.err = err }
+func (n *recordingWork) SetFailure(err error) { n.err = err }
 
 // TestWatermillsMiddlewaresInsideChargeNothing to a message of the queue if Tx is outermost.
 func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
@@ -122,7 +122,7 @@ func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 		"directly":   {retry.Middleware},
 		"in between": {wmmiddleware.CorrelationID, retry.Middleware},
 	} {
-		msg, work := newMessage(""), &notedWork{}
+		msg, work := newMessage(""), &recordingWork{}
 		msg.SetContext(core.WithWork(t.Context(), msg, work))
 		handler := func(msg *message.Message) ([]*message.Message, error) {
 			_, err := outbox.PgxTx(msg.Context())

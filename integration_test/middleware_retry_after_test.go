@@ -244,8 +244,8 @@ func TestRetryAfterAtTheLastAttempt(t *testing.T) {
 	}, stack(t, h, middleware.StackConfig{})[0])(w.of(t, "id"))
 	require.ErrorIs(t, err, errHandler)
 	var later *core.RetryAfterError
-	require.ErrorAs(t, w.notes[0], &later)
-	assert.NotErrorIs(t, w.notes[0], core.ErrNotBegun)
+	require.ErrorAs(t, w.failures[0], &later)
+	assert.NotErrorIs(t, w.failures[0], core.ErrNotBegun)
 	assert.Zero(t, w.acks, "and not dead, although it was the last attempt")
 	assert.NoError(t, outbox.RetryAfter(nil, time.Hour))
 }
@@ -254,7 +254,7 @@ func TestRetryAfterAtTheLastAttempt(t *testing.T) {
 type fakeWork struct {
 	h             handle
 	lost, last    bool
-	notes         []error
+	failures      []error
 	acks, unacked int
 }
 
@@ -269,7 +269,7 @@ func (w *fakeWork) Dead(ctx context.Context, _ string) (bool, error)         { r
 func (w *fakeWork) Failed() bool                                             { return false }
 func (w *fakeWork) AckAll(context.Context, []core.Work) ([]core.Work, error) { return nil, nil }
 func (w *fakeWork) Last() bool                                               { return w.last }
-func (w *fakeWork) Note(err error)                                           { w.notes = append(w.notes, err) }
+func (w *fakeWork) SetFailure(err error)                                     { w.failures = append(w.failures, err) }
 
 // of returns a message with this work.
 func (w *fakeWork) of(t testing.TB, id string) *message.Message {
@@ -307,8 +307,8 @@ func TestClaimedWork(t *testing.T) {
 	w = &fakeWork{h: h}
 	require.ErrorIs(t, handled(failing(book(h), errHandler), w), errHandler)
 	assert.Empty(t, notes())
-	require.Len(t, w.notes, 1)
-	require.ErrorIs(t, w.notes[0], errHandler)
+	require.Len(t, w.failures, 1)
+	require.ErrorIs(t, w.failures[0], errHandler)
 
 	poison := failing(book(h), outbox.Poison(errHandler))
 	require.NoError(t, handled(poison, &fakeWork{h: h}))
@@ -318,7 +318,7 @@ func TestClaimedWork(t *testing.T) {
 	assert.Equal(t, []string{"dead"}, notes())
 	h.exec(t, "alter table outbox add constraint refused check (topic <> 'dead_letters') not valid")
 	require.Error(t, handled(poison, &fakeWork{h: h}))
-	assert.Empty(t, notes(), "neither dead nor a letter")
+	assert.Empty(t, notes(), "neither dead nor a dead letter")
 	h.exec(t, "alter table outbox drop constraint refused")
 
 	// Another owner has it by the time that it dies.

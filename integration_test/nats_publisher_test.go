@@ -338,9 +338,9 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	}
 }
 
-// TestLettersAndCopiesCommandNoBroker: a service that republishes or dead-letters the metadata of consumed messages
+// TestDeadLettersAndCopiesCommandNoBroker: a service that republishes or dead-letters the metadata of consumed messages
 // obeys no outside commands, even with a publisher that does not know ours.
-func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
+func TestDeadLettersAndCopiesCommandNoBroker(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()
 	plain, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url}, nil)
@@ -385,18 +385,18 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 	}
 }
 
-// TestLettersOfTheForwarderCommandNoBroker: SQL writes these dead letters, and filters the same commands as the
+// TestDeadLettersOfTheForwarderCommandNoBroker: SQL writes these dead letters, and filters the same commands as the
 // middlewares.
-func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
+func TestDeadLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()
 	cfg.DeadLetterTopic = "dead_letters"
-	letters := make(chan *message.Message, 1)
+	deadLetters := make(chan *message.Message, 1)
 	startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
 		if topic != "dead_letters" {
 			return errMalformed
 		}
-		letters <- msg.Copy()
+		deadLetters <- msg.Copy()
 		return nil
 	})
 	bad, want := newMessage(""), message.Metadata{}
@@ -415,19 +415,19 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("orders", bad))
-	letter := within(t, "the letter", letters)
+	deadLetter := within(t, "the dead letter", deadLetters)
 	for _, own := range []string{
 		middleware.MetadataUUID, wmiddleware.PoisonedTopicKey, wmiddleware.ReasonForPoisonedKey, middleware.MetadataService,
 		wmiddleware.PoisonedHandlerKey, wmiddleware.PoisonedSubscriberKey,
 	} {
-		delete(letter.Metadata, own)
+		delete(deadLetter.Metadata, own)
 	}
-	assert.Equal(t, want, letter.Metadata)
+	assert.Equal(t, want, deadLetter.Metadata)
 }
 
-// TestALetterIsNoCopySentAgain: the generation belongs to the message. Its dead letter has none, and a message that was
-// requeued and dies again gets a different dead letter.
-func TestALetterIsNoCopySentAgain(t *testing.T) {
+// TestADeadLetterIsNoCopySentAgain: the generation belongs to the message. Its dead letter has none, and a message that
+// was requeued and dies again gets a different dead letter.
+func TestADeadLetterIsNoCopySentAgain(t *testing.T) {
 	h := onPgx(t)
 	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
 	require.NoError(t, err)

@@ -294,7 +294,7 @@ func (a *aviary) reads() {
 	}
 }
 
-// queues makes the queue and its webhooks refuse, fail and bury messages.
+// queues makes the queue and its webhooks refuse messages, fail, and mark messages dead.
 func (a *aviary) queues() {
 	cfg := quickStore()
 	cfg.MaxAttempts = 2

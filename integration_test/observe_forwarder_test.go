@@ -29,7 +29,7 @@ type witness struct {
 	owned   []meter.LanesOwned
 }
 
-func noted[T any](w *witness, list *[]T, event T) {
+func record[T any](w *witness, list *[]T, event T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	*list = append(*list, event)
@@ -46,23 +46,23 @@ type traceKey struct{}
 
 // PublishStart changes context and metadata like a tracer.
 func (w *witness) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
-	noted(w, &w.starts, start)
+	record(w, &w.starts, start)
 	start.Message.Metadata["trace"] += "<" + start.Message.UUID
 	return context.WithValue(ctx, traceKey{}, start.Message.UUID)
 }
 
 func (w *witness) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	if ctx.Value(traceKey{}) == end.UUID {
-		noted(w, &w.ends, end)
+		record(w, &w.ends, end)
 	}
 }
-func (w *witness) MessageDead(_ context.Context, d observe.MessageDead)   { noted(w, &w.dead, d) }
-func (w *witness) TopicPaused(_ context.Context, p observe.TopicPaused)   { noted(w, &w.paused, p) }
-func (w *witness) TopicResumed(_ context.Context, r observe.TopicResumed) { noted(w, &w.resumed, r) }
-func (w *witness) ReadEnd(_ context.Context, end meter.ReadEnd)           { noted(w, &w.reads, end) }
-func (w *witness) SettleEnd(_ context.Context, end meter.SettleEnd)       { noted(w, &w.settled, end) }
-func (w *witness) CleanEnd(_ context.Context, end meter.CleanEnd)         { noted(w, &w.cleaned, end) }
-func (w *witness) LanesOwned(_ context.Context, owned meter.LanesOwned)   { noted(w, &w.owned, owned) }
+func (w *witness) MessageDead(_ context.Context, d observe.MessageDead)   { record(w, &w.dead, d) }
+func (w *witness) TopicPaused(_ context.Context, p observe.TopicPaused)   { record(w, &w.paused, p) }
+func (w *witness) TopicResumed(_ context.Context, r observe.TopicResumed) { record(w, &w.resumed, r) }
+func (w *witness) ReadEnd(_ context.Context, end meter.ReadEnd)           { record(w, &w.reads, end) }
+func (w *witness) SettleEnd(_ context.Context, end meter.SettleEnd)       { record(w, &w.settled, end) }
+func (w *witness) CleanEnd(_ context.Context, end meter.CleanEnd)         { record(w, &w.cleaned, end) }
+func (w *witness) LanesOwned(_ context.Context, owned meter.LanesOwned)   { record(w, &w.owned, owned) }
 
 // TestForwarderIsObserved: observers of the handle are notified of each publish and its verdict, of deaths, pauses and
 // statements. Context values and metadata set by an observer reach the publisher, and each attempt starts with the

@@ -315,7 +315,7 @@ func TestTelemetryMetrics(t *testing.T) {
 func (tel telemetry) points(t testing.TB) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	note := func(name string, set attribute.Set, value any) {
+	record := func(name string, set attribute.Set, value any) {
 		of := attributesOf(set.ToSlice())
 		assert.Equal(t, "kafka", of["messaging.system"])
 		assert.Equal(t, of["messaging.operation.name"], of["messaging.operation.type"])
@@ -325,12 +325,12 @@ func (tel telemetry) points(t testing.TB) map[string]string {
 		switch data := m.Data.(type) {
 		case metricdata.Sum[int64]:
 			for _, p := range data.DataPoints {
-				note(m.Name, p.Attributes, p.Value)
+				record(m.Name, p.Attributes, p.Value)
 			}
 		case metricdata.Histogram[float64]:
 			assert.Equal(t, "s", m.Unit, m.Name)
 			for _, p := range data.DataPoints {
-				note(m.Name, p.Attributes, p.Count)
+				record(m.Name, p.Attributes, p.Count)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func TestOutboxctlScreens(t *testing.T) {
 	needsPlainOutbox(t) // stats lists partitions
 	t.Parallel()
 	for name, commands := range map[string]string{
-		"look": `
+		"inspect": `
 			stats
 			100: stats
 			46: stats
@@ -347,19 +347,19 @@ func TestOutboxctlColours(t *testing.T) {
 	}
 }
 
-// TestOutboxctlRoles: readers may look, operators may act.
+// TestOutboxctlRoles: readers may read, operators may act.
 func TestOutboxctlRoles(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	owner, as := newRoles(t)
 	fillOutboxctl(t, owner)
 	reader, operator := ctl{t: t, url: as("reader").url}, ctl{t: t, url: as("admin").url}
-	for _, look := range []string{
+	for _, command := range []string{
 		"stats", "outbox list", "outbox show 3", "errors", "keys blocked", "topics list", "inbox list", "queue list",
 		"audit", "doctor", "migrate status",
 	} {
-		r := reader.run(words(look)...)
-		assert.Zero(t, r.code, "%s: %s", look, r.err)
+		r := reader.run(words(command)...)
+		assert.Zero(t, r.code, "%s: %s", command, r.err)
 	}
 	shown := reader.run("outbox", "show", "3", "--payload").out
 	assert.NotContains(t, shown, `{"n": 3}`)

@@ -38,7 +38,7 @@ func TestPages(t *testing.T) {
 	require.NoError(t, a.Pause(t.Context(), "topic-3", "they asked us to"))
 	groups, err := a.ErrorGroups(t.Context(), admin.Filter{})
 	require.NoError(t, err)
-	looks, acts := newSite(t, h, ui.Access{}), newSite(t, h, ui.Access{Actor: "alice", Act: true, Payloads: true})
+	reads, acts := newSite(t, h, ui.Access{}), newSite(t, h, ui.Access{Actor: "alice", Act: true, Payloads: true})
 	for path, says := range map[string][]string{
 		"": {
 			"No forwarder is running, and", "A topic is paused: topic-3", "they asked us to",
@@ -66,7 +66,7 @@ func TestPages(t *testing.T) {
 		"message?in=queue&id=shop%253A0:m3":    {"m3", "shop:0"},
 		"audit":                                {"Paused", "topic-3", "they asked us to", "alice"},
 	} {
-		got := looks.get(path)
+		got := reads.get(path)
 		require.Equal(t, http.StatusOK, got.status, "%s: %s", path, got.body)
 		got.says(t, path, append(says, "Read only")...)
 		for _, text := range []string{"verb=", `"verb"`, "data-ask", `type="checkbox"`} {
@@ -83,7 +83,7 @@ func TestPages(t *testing.T) {
 		require.Equal(t, http.StatusOK, more.status, path)
 		more.says(t, path, append(says, "alice")...)
 	}
-	looks.get("message?id=3").says(t, "without Access.Payloads", "Payloads are not shown")
+	reads.get("message?id=3").says(t, "without Access.Payloads", "Payloads are not shown")
 	acts.get("message?id=3").says(t, "with it", "2 bytes, text p3")
 	acts.get("message?in=queue&id=shop%253A0:m3").says(t, "the queue", "1 bytes, text x")
 	acts.get("messages").says(t, "dead", "All dead: Requeue Discard…")
@@ -97,11 +97,11 @@ func TestPages(t *testing.T) {
 		"messages?in=inbox&topic=x": 400, "messages?consumer=x": 400,
 		"audit?done=x": 200, "?done=x": 200, "?done=-1": 200, "?done=99999999999999999999": 200, "?done=77": 200, "act": 403,
 	} {
-		got := looks.get(path)
+		got := reads.get(path)
 		assert.Equal(t, status, got.status, path)
 		assert.Equal(t, "no-store", got.header.Get("Cache-Control"))
 	}
-	assert.Empty(t, looks.log.take(), "invalid requests are not logged")
+	assert.Empty(t, reads.log.take(), "invalid requests are not logged")
 }
 
 // TestPagesOfAList follows the links of a list.

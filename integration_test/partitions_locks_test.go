@@ -175,10 +175,10 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestChangesBetweenLookAndLock: a partition is read and then locked. In between, a message may become pending, be
+// TestChangesBetweenReadAndLock: a partition is read and then locked. In between, a message may become pending, be
 // published, or be written to the emptied partition; a transaction may be in progress; an operator may detach the
 // partition. No such message or partition is removed.
-func TestChangesBetweenLookAndLock(t *testing.T) {
+func TestChangesBetweenReadAndLock(t *testing.T) {
 	t.Parallel()
 	const reserve, lock, drop = "outbox_p0 IN SHARE UPDATE", "outbox_p0 IN ACCESS EXCLUSIVE",
 		`"outbox" IN ACCESS EXCLUSIVE`

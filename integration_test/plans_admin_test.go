@@ -146,7 +146,7 @@ func TestAdminAtScale(t *testing.T) {
 		}
 		if long {
 			t.Logf("%s: %s", name, best.Round(time.Millisecond))
-			slowest.note(name, best)
+			slowest.record(name, best)
 			if name != "outboxctl find nothing" { // it shows its progress and continues
 				assert.Less(t, best, mostTime, name)
 			}
@@ -331,7 +331,7 @@ func TestAdminAtScale(t *testing.T) {
 	begun = time.Now()
 	assert.Equal(t, http.StatusOK, page.get("").status, "the overview reports the missing index")
 	page.get("").says(t, "overview", "The tables do not match the code")
-	slowest.note("page with an index missing", time.Since(begun)/2)
+	slowest.record("page with an index missing", time.Since(begun)/2)
 	assert.Less(t, time.Since(begun), 2*judgeTimeout)
 	slowest.print(t)
 }
@@ -344,7 +344,7 @@ const (
 // slowestCalls has the slowest call of each kind.
 type slowestCalls map[string]time.Duration
 
-func (s slowestCalls) note(name string, took time.Duration) {
+func (s slowestCalls) record(name string, took time.Duration) {
 	kind, _, _ := strings.Cut(name, " {")
 	s[kind] = max(s[kind], took)
 }

@@ -34,7 +34,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		msgs := claimed(t, store, owner, limit)
 		for _, s := range seen.take() {
 			if s.SQL == claim || s.SQL == pages {
-				from = lookArgs(s.Args)
+				from = claimArgs(s.Args)
 			}
 		}
 		acked, err := store.Ack(t.Context(), owner, idsOf(msgs)...)
@@ -109,7 +109,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	enqueued(t, store, numberedItems("live", 3)...)
 	require.NotEmpty(t, claimed(t, store, queue.NewOwner(), 500))
 
-	var reaps, looks [][]any // arguments of the statements
+	var reaps, fullReads [][]any // arguments of the statements
 	ask := func() {
 		seen.take()
 		claimed(t, store, queue.NewOwner(), 500)
@@ -118,14 +118,14 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			case reap:
 				reaps = append(reaps, reapArgs(s.Args))
 			case pages:
-				looks = append(looks, lookArgs(s.Args))
+				fullReads = append(fullReads, claimArgs(s.Args))
 			}
 		}
 	}
 	patiently := func(condition func() bool, what string) { // each attempt waits twenty times as long as the last one took
 		for tries := 1; !eventuallyTrue(condition); tries++ {
-			t.Logf("not yet: %s: %d full reads and %d reaps; the last: %v, %v", what, len(looks), len(reaps),
-				looks[max(0, len(looks)-1):], reaps[max(0, len(reaps)-1):])
+			t.Logf("not yet: %s: %d full reads and %d reaps; the last: %v, %v", what, len(fullReads), len(reaps),
+				fullReads[max(0, len(fullReads)-1):], reaps[max(0, len(reaps)-1):])
 			require.Less(t, tries, 5, what)
 		}
 	}
@@ -143,7 +143,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	}, "reaping visits less than 10% of the blocks of reaping from the beginning")
 	patiently(func() bool {
 		ask()
-		return len(looks) > 0 && readyFrom(looks[len(looks)-1]) >= rows
+		return len(fullReads) > 0 && readyFrom(fullReads[len(fullReads)-1]) >= rows
 	}, "a full scan begins at the first unfinished message")
 }
 
@@ -189,7 +189,7 @@ type slowWalks struct {
 
 func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	if q.SQL == w.reap && reapArgs(q.Args)[3] == int64(math.MinInt64) ||
-		q.SQL == w.pages && readyFrom(lookArgs(q.Args)) == 0 {
+		q.SQL == w.pages && readyFrom(claimArgs(q.Args)) == 0 {
 		time.Sleep(50 * time.Millisecond)
 	}
 	return w.statementLog.TraceQueryStart(ctx, c, q)
@@ -198,8 +198,8 @@ func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.Trac
 // The arguments before only affect how it is sent.
 func reapArgs(args []any) []any { return args[len(args)-9:] }
 
-// lookArgs returns the arguments of ClaimTopics: those before only affect how it is sent.
-func lookArgs(args []any) []any { return args[len(args)-12:] }
+// claimArgs returns the arguments of ClaimTopics: those before only affect how it is sent.
+func claimArgs(args []any) []any { return args[len(args)-12:] }
 
 // readyFrom returns the id behind which a claim reads messages that were never claimed.
 func readyFrom(args []any) int64 {

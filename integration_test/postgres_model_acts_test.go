@@ -40,7 +40,7 @@ func (w *twin) act(ctx context.Context) error {
 	case p < 900:
 		return w.lease(ctx)
 	case p < 950:
-		return w.look(ctx)
+		return w.read(ctx)
 	case p < 970:
 		return w.requeue(ctx)
 	case p < 975:
@@ -601,8 +601,8 @@ func (w *twin) members(ctx context.Context) error {
 	return w.same("members", model, members)
 }
 
-// look runs one of the other statements that read.
-func (w *twin) look(ctx context.Context) error {
+// read runs one of the other statements that read.
+func (w *twin) read(ctx context.Context) error {
 	rows := w.model.Rows()
 	if w.chance(25) || len(rows) == 0 {
 		xids, err := list(w, ctx, sqltext.Writers, pgx.RowTo[int64])

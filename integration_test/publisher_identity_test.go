@@ -42,7 +42,7 @@ type identities struct {
 	seen map[string]map[string]identity // by message and station
 }
 
-func (i *identities) note(name, station string, id identity) {
+func (i *identities) record(name, station string, id identity) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.seen[name] == nil {
@@ -179,7 +179,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	consumed := func(station string) func(msg *message.Message) string {
 		return func(msg *message.Message) string {
 			name := nameOf(msg.UUID, string(msg.Payload))
-			table.note(name, station, identity{
+			table.record(name, station, identity{
 				msg.UUID, core.ConsumedKey(msg), core.ConsumedFrom(msg.Context()).Topic, payloadOf(msg.Payload),
 			})
 			return name
@@ -267,7 +267,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		for _, row := range column[string](t, h, query) {
 			f := strings.Split(row, "|")
 			name := nameOf(f[0], f[3])
-			table.note(name, station, identity{f[0], f[1], f[2], f[3]})
+			table.record(name, station, identity{f[0], f[1], f[2], f[3]})
 		}
 	}
 	shown := `coalesce(case when octet_length(payload) = 0 then 'empty' end, convert_from(payload, 'UTF8'), 'null')`
@@ -280,7 +280,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	// The queue's handlers see messages stored by Ingest under a UUID that Item chose.
 	handled := func(station string, msg *message.Message) {
 		name := nameOf(strings.Replace(msg.UUID, "foreign", "", 1), string(msg.Payload))
-		table.note(name, station, identity{
+		table.record(name, station, identity{
 			strings.Replace(msg.UUID, "foreign", "", 1), core.ConsumedKey(msg), b.topic, payloadOf(msg.Payload),
 		})
 	}
@@ -347,10 +347,10 @@ func identityTables(t *testing.T, h handle) {
 		}
 		return "unknown " + uuid
 	}
-	note := func(station, topic string, msg *message.Message) {
+	record := func(station, topic string, msg *message.Message) {
 		key, err := core.KeyOf(msg)
 		require.NoError(t, err)
-		table.note(nameOf(msg.UUID), station, identity{msg.UUID, key, topic, payloadOf(msg.Payload)})
+		table.record(nameOf(msg.UUID), station, identity{msg.UUID, key, topic, payloadOf(msg.Payload)})
 	}
 	events, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
@@ -364,7 +364,7 @@ func identityTables(t *testing.T, h handle) {
 	require.NoError(t, err)
 	for range messages {
 		msg := receive(t, local)
-		note("forwarder.Subscriber", "local", msg)
+		record("forwarder.Subscriber", "local", msg)
 		msg.Ack()
 	}
 
@@ -386,9 +386,9 @@ func identityTables(t *testing.T, h handle) {
 	require.NoError(t, err)
 	runInBackground(t, fwd)
 	for range messages {
-		letter := receive(t, sent)
-		letter.UUID = letter.Metadata.Get(middleware.MetadataUUID)
-		note("the forwarder's dead letter", letter.Metadata.Get(wmiddleware.PoisonedTopicKey), letter)
+		deadLetter := receive(t, sent)
+		deadLetter.UUID = deadLetter.Metadata.Get(middleware.MetadataUUID)
+		record("the forwarder's dead letter", deadLetter.Metadata.Get(wmiddleware.PoisonedTopicKey), deadLetter)
 	}
 	refused.Store(false)
 	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Action{Filter: admin.Filter{Topic: "remote"}, Reason: "test"})
@@ -396,7 +396,7 @@ func identityTables(t *testing.T, h handle) {
 	require.EqualValues(t, len(messages), r.Touched)
 	for range messages {
 		msg := receive(t, sent)
-		note("requeued", msg.Metadata.Get("sent to"), msg)
+		record("requeued", msg.Metadata.Get("sent to"), msg)
 	}
 	table.check(t, []string{"forwarder.Subscriber", "the forwarder's dead letter", "requeued"},
 		func(name, station string, _ identity) identity {

@@ -302,9 +302,9 @@ func TestIngestFailsSlowly(t *testing.T) {
 	aside, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
 	handle := chain(func(msg *message.Message) ([]*message.Message, error) { return nil, ingest(msg) }, aside)
-	const letters = 9
+	const deadLetters = 9
 	var took []time.Duration
-	for range letters {
+	for range deadLetters {
 		begun = time.Now()
 		msg := nameless()
 		msg.SetContext(closing)
@@ -314,7 +314,7 @@ func TestIngestFailsSlowly(t *testing.T) {
 		took = append(took, time.Since(begun))
 	}
 	assert.Less(t, slices.Min(took), 800*time.Millisecond*8/10, "waits are longer now")
-	assert.Equal(t, letters, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+	assert.Equal(t, deadLetters, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
 // TestIngestGathers concurrent deliveries into few commits.

@@ -108,36 +108,36 @@ func TestRoles(t *testing.T) {
 	denied(t, worker, "SELECT FROM outbox", "SELECT FROM inbox", "SELECT FROM outbox_audit")
 
 	reader := login("reader")
-	look := newAdmin(t, reader)
+	viewer := newAdmin(t, reader)
 	assert.Equal(t, 1.0, scraped(t, newCollector(t, reader, prom.CollectorConfig{}))["up{}"])
-	list, err := look.List(t.Context(), admin.Filter{}, admin.Page{})
+	list, err := viewer.List(t.Context(), admin.Filter{}, admin.Page{})
 	require.NoError(t, err)
 	require.Len(t, list.Messages, 1)
-	_, err = look.Stats(t.Context(), admin.StatsConfig{})
+	_, err = viewer.Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)
-	_, err = look.Stats(t.Context(), admin.StatsConfig{Exact: true})
+	_, err = viewer.Stats(t.Context(), admin.StatsConfig{Exact: true})
 	require.NoError(t, err)
 	for _, table := range []admin.Table{admin.Outbox, admin.Inbox} {
-		_, err = look.ErrorGroups(t.Context(), admin.Filter{In: table})
+		_, err = viewer.ErrorGroups(t.Context(), admin.Filter{In: table})
 		require.NoError(t, err)
-		_, err = look.List(t.Context(), admin.Filter{In: table, States: []admin.State{admin.Dead, admin.Failing, admin.Done}},
+		_, err = viewer.List(t.Context(), admin.Filter{In: table, States: []admin.State{admin.Dead, admin.Failing, admin.Done}},
 			admin.Page{})
 		require.NoError(t, err)
 	}
-	_, _, err = look.Audit(t.Context(), admin.Page{})
+	_, _, err = viewer.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
-	m, err := look.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
+	m, err := viewer.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
 	require.NoError(t, err)
 	assert.Empty(t, m.Payload)
-	_, err = look.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
+	_, err = viewer.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 	require.ErrorContains(t, err, "outboxctl migrate roles")
-	require.ErrorContains(t, look.Pause(t.Context(), "secrets", ""), "outboxctl migrate roles")
+	require.ErrorContains(t, viewer.Pause(t.Context(), "secrets", ""), "outboxctl migrate roles")
 	denied(t, reader, "SELECT payload FROM outbox", "SELECT payload FROM inbox_queue",
 		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
 		"UPDATE outbox SET last_error = ''", "DELETE FROM outbox", "UPDATE inbox SET attempts = 0",
 		"DELETE FROM outbox_audit", "SELECT nextval('outbox_id_seq')")
 	owner.exec(t, "GRANT SELECT (payload) ON outbox TO "+`"`+role(owner)+`reader"`)
-	m, err = look.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
+	m, err = viewer.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
 	require.NoError(t, err)
 	assert.Equal(t, "first", string(m.Payload))
 

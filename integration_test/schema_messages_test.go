@@ -171,8 +171,8 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 	require.NoError(t, makeTables(t.Context(), h.db), "no migration is missing")
 }
 
-// TestCheckLooksElsewhere finds tables that the search path hides.
-func TestCheckLooksElsewhere(t *testing.T) {
+// TestCheckNamesTablesInOtherSchemas finds tables that the search path hides.
+func TestCheckNamesTablesInOtherSchemas(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
 	require.NoError(t, makeTables(t.Context(), h.with(t, sqltext.Tables{Schema: "app"}).db))

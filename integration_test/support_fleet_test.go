@@ -117,8 +117,8 @@ func (t tenant) asleep(tb testing.TB) bool {
 	return t.count(tb, "SELECT count(*) FROM "+t.table("outbox_forwarders")+" WHERE expires_at > clock_timestamp()") == 0
 }
 
-// isLookedAt waits for two polls that begin from now on, with all forwarders asleep.
-func (t tenant) isLookedAt(tb testing.TB) {
+// isPolled waits for two polls that begin from now on, with all forwarders asleep.
+func (t tenant) isPolled(tb testing.TB) {
 	tb.Helper()
 	for range 2 {
 		now := value[time.Time](tb, t.handle, "SELECT clock_timestamp()")

@@ -323,7 +323,7 @@ func startLoad(t testing.TB, pub message.Publisher, topic string, writers int, p
 
 				pause := 5 * time.Millisecond
 				if err != nil {
-					pause = 100 * time.Millisecond // otherwise most of the time is spent on refusals
+					pause = 100 * time.Millisecond // otherwise refusals take most of the time
 				}
 				select {
 				case <-l.done:

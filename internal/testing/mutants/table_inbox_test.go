@@ -64,19 +64,19 @@ var inboxMutants = []Mutant{
 		New:    `fmt.Sprintf("%s %x", id, core.PayloadHash(nil))`,
 	},
 	{
-		Name: "I10", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasALetterOfItsOwn",
+		Name: "I10", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasItsOwnDeadLetter",
 		Breaks: "a message that died twice has dead letters with the same UUID",
 		Old:    "revived, len(id), id",
 		New:    "0, len(id), id",
 	},
 	{
-		Name: "I11", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasALetterOfItsOwn",
+		Name: "I11", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasItsOwnDeadLetter",
 		Breaks: "the dead letters of two consumers have the same UUID",
 		Old:    "len(generation), generation, consumer)",
 		New:    "len(generation), generation, consumer[:0])",
 	},
 	{
-		Name: "I12", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterDiesWhereItIsStored",
+		Name: "I12", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestADeadLetterDiesWhereItIsStored",
 		Breaks: "dead letters of dead letters are written",
 		Old:    "err != nil || !marked || o.isDeadLetter(ctx) {",
 		New:    "err != nil || !marked {",
@@ -180,7 +180,7 @@ var inboxMutants = []Mutant{
 		New:    "",
 	},
 	{
-		Name: "I29", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestLettersAndCopiesCommandNoBroker",
+		Name: "I29", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestDeadLettersAndCopiesCommandNoBroker",
 		Breaks: "a dead letter commands the broker as its message did",
 		Old:    `if core.Mistyped(k) != "" || core.Commands(k) {`,
 		New:    `if core.Mistyped(k) != "" {`,
@@ -195,7 +195,7 @@ var inboxMutants = []Mutant{
 			return fmt.Errorf("the handler exceeded`,
 	},
 	{
-		Name: "I31", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterOfAMessageWithoutUUID",
+		Name: "I31", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestADeadLetterOfAMessageWithoutUUID",
 		Breaks: "each redelivery of a message without a UUID has its own dead letter",
 		Old:    `id == "" && at.Position != ""`,
 		New:    `id == "" && at.Position == "never"`,

@@ -102,7 +102,7 @@ var adminMutants = []Mutant{
 		New:    "discarded = `due_at = clock_timestamp(), dead_at",
 	},
 	{
-		Name: "A21", File: "admin/partitions_drop.go", In: "integration_test", Test: "TestChangesBetweenLookAndLock",
+		Name: "A21", File: "admin/partitions_drop.go", In: "integration_test", Test: "TestChangesBetweenReadAndLock",
 		Breaks: "a partition is emptied with a message that became pending after it was read",
 		Old:    "	if *why, err = m.holds(ctx, q, p); err != nil || *why != \"\" {\n\t\treturn err\n\t}\n",
 		New:    "",
