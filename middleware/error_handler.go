@@ -116,12 +116,12 @@ func ErrorHandler(
 
 func newErrorHandler(db *outbox.DB, cfg ErrorHandlerConfig, logger watermill.LoggerAdapter) (*errorHandler, error) {
 	cfg.setDefaults()
-	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: deadLetterKey}, logger)
+	deadLetters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: deadLetterKey}, logger)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
 	return &errorHandler{
-		db: (*core.DB)(db), cfg: cfg, deadLetters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger),
+		db: (*core.DB)(db), cfg: cfg, deadLetters: (*core.Publisher)(deadLetters), logger: (*core.DB)(db).Logger(logger),
 	}, nil
 }
 

@@ -68,8 +68,7 @@ func (c SubscriberConfig) validate() error {
 // not counted. The UUID is the message ID; MessageFromContext has the rest.
 //
 // Each dead message is logged as an error and reported as observe.Dead. Only middleware.ErrorHandler writes dead
-// letters; while a letter cannot be written, the message is delivered again after a minute, without counting an
-// attempt.
+// letters. While it cannot, the message is delivered again after a minute, without counting an attempt.
 //
 // Subscribers of a topic, in any number of processes, share its messages, without order. Each message is for one
 // consumer: a second consumer needs its own messages, with another topic and source. It is safe for concurrent use.
