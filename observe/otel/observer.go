@@ -17,10 +17,10 @@ const scope = "github.com/millrace-go/watermill-outbox/observe/otel"
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// TracerProvider and MeterProvider create the spans and the instruments; default: the global providers. To switch
-	// traces or metrics off, set a noop provider.
+	// TracerProvider creates the spans; default: the global provider. A noop provider switches traces off.
 	TracerProvider trace.TracerProvider
-	MeterProvider  metric.MeterProvider
+	// MeterProvider creates the instruments; default: the global provider. A noop provider switches metrics off.
+	MeterProvider metric.MeterProvider
 	// Propagator writes span contexts to the metadata of messages, and reads them; default: the global propagator, or W3C
 	// Trace Context if none is set.
 	Propagator propagation.TextMapPropagator
