@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -146,6 +149,52 @@ func TestEnqueueStoresAllOrNone(t *testing.T) {
 		message.NewMessage("busy", []byte("2")))
 	require.ErrorContains(t, err, "send it again")
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"), "the other message of the call is not stored")
+}
+
+// TestConflictsAreNotTheCallers: a call outside a transaction is tried again after a deadlock or a serialization
+// failure, however many messages it stores. In the caller's transaction, which they abort, they are the caller's.
+func TestConflictsAreNotTheCallers(t *testing.T) {
+	h := onPgx(t)
+	s := newStore(t, h, queue.StoreConfig{})
+	pub := newQueuePublisher(t, s, outbox.OwnTx)
+	hook, err := queue.NewWebhook(s, queue.WebhookConfig{
+		Verify:           func(*http.Request, []byte) error { return nil },
+		Item:             func(*http.Request, []byte) (queue.Item, error) { return item("hook", "1"), nil },
+		ConflictOnChange: true,
+	}, nil)
+	require.NoError(t, err)
+	h.exec(t, "create sequence tries") // it is not rolled back
+	for _, state := range []string{"40P01", "40001"} {
+		h.exec(t, `create or replace function conflict() returns trigger language plpgsql as $$ begin
+				if nextval('tries') <= 2 then raise exception 'conflict' using errcode = '`+state+`'; end if;
+				return new; end $$;
+			drop trigger if exists conflict on inbox_queue;
+			create trigger conflict before insert on inbox_queue for each row execute function conflict()`)
+		for name, call := range map[string]func(ctx context.Context) error{
+			"an item":   func(ctx context.Context) error { _, err := s.Enqueue(ctx, item("shop", "1")); return err },
+			"items":     func(ctx context.Context) error { _, err := s.Enqueue(ctx, numberedItems("shop", 3)...); return err },
+			"a message": func(ctx context.Context) error { return pub.PublishContext(ctx, "jobs", newMessage("1")) },
+			"messages":  func(ctx context.Context) error { return pub.PublishContext(ctx, "jobs", newMessages(3)...) },
+			"a webhook": func(ctx context.Context) error {
+				response := httptest.NewRecorder()
+				hook.ServeHTTP(response, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil))
+				if response.Code != http.StatusOK {
+					return errors.New(response.Body.String())
+				}
+				return nil
+			},
+		} {
+			h.exec(t, "delete from inbox_queue; alter sequence tries restart")
+			require.NoError(t, call(t.Context()), "%s, %s", name, state)
+			assert.NotZero(t, h.count(t, "select count(*) from inbox_queue"), "%s, %s", name, state)
+		}
+		h.exec(t, "delete from inbox_queue; alter sequence tries restart")
+		err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+			return pub.PublishContext(ctx, "jobs", newMessages(3)...)
+		})
+		require.Equal(t, state, text.SQLState(err), "%v", err)
+		assert.Equal(t, 1, h.count(t, "select last_value from tries"), "tries in a transaction, %s", state)
+	}
 }
 
 func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *queue.Publisher {

@@ -26,7 +26,8 @@ const (
 	maxTopicChars = 255
 	chunkRows     = 1000
 	chunkBytes    = 4 << 20
-	// enqueueTries is the number of tries for a message that is being claimed, and for a call that deadlocked.
+	// enqueueTries is the number of tries for a message that is being claimed, and for a call that failed because of
+	// concurrent transactions.
 	enqueueTries = 3
 )
 
@@ -36,11 +37,11 @@ const (
 //
 // It waits for transactions that store or change the same messages, and then counts as later, but not for a handler
 // that has acked a message in its transaction: the result is Busy. Several calls in one transaction can deadlock
-// (40P01) with another such transaction; outside a transaction Enqueue retries.
+// (40P01) with another such transaction, and calls conflict (40001) if default_transaction_isolation is stricter than
+// READ COMMITTED. Outside a transaction Enqueue tries three times.
 //
 // It returns ErrInvalid, which names the item and the fault, and outbox.ErrNotStored if a trigger or a rule swallows
-// rows. If default_transaction_isolation is stricter than READ COMMITTED, it may return a serialization failure
-// (40001): call it again.
+// rows.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
 	return s.enqueueItems(ctx, items, len(items) > 1)
 }
@@ -66,15 +67,13 @@ func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]En
 		}
 		return nil
 	}
-	for range enqueueTries {
-		if joined || !inTx {
-			err = write(ctx)
-		} else {
-			err = core.InTx(ctx, s.db, core.TxOptions{}, write)
-		}
-		if joined || text.SQLState(err) != "40P01" {
-			break
-		}
+	switch {
+	case joined:
+		err = write(ctx)
+	case inTx:
+		err = s.inOwnTx(ctx, write)
+	default:
+		err = repeated(func() error { return write(ctx) })
 	}
 	if err != nil {
 		return nil, err
@@ -82,6 +81,22 @@ func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]En
 	s.db.WakeLater(ctx, core.QueueNotification(topicsOf(items)...))
 	s.tell(items, stored)
 	return stored, nil
+}
+
+// inOwnTx runs fn in a transaction, and again if that failed only because of concurrent ones.
+func (s *Store) inOwnTx(ctx context.Context, fn func(ctx context.Context) error) error {
+	return repeated(func() error { return core.InTx(ctx, s.db, core.TxOptions{}, fn) })
+}
+
+// repeated calls fn until it succeeds or fails for a reason other than concurrent transactions, at most enqueueTries
+// times.
+func repeated(fn func() error) (err error) {
+	for range enqueueTries {
+		if err = fn(); !repeatable(err) {
+			break
+		}
+	}
+	return err
 }
 
 // record is an item that was checked and is ready to be written.

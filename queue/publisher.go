@@ -93,7 +93,7 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	if joined {
 		return poisoned(enqueue(ctx))
 	}
-	return poisoned(core.InTx(ctx, store.db, core.TxOptions{}, enqueue))
+	return poisoned(store.inOwnTx(ctx, enqueue))
 }
 
 func (p *Publisher) item(topic string, msg *message.Message) (item Item, err error) {

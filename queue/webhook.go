@@ -278,7 +278,7 @@ func (h *webhook) put(ctx context.Context, store *Store, item Item) (result Stor
 		return stored[0].notStored()
 	}
 	if h.cfg.ConflictOnChange {
-		err = core.InTx(ctx, store.db, core.TxOptions{}, enqueue)
+		err = store.inOwnTx(ctx, enqueue)
 	} else {
 		err = enqueue(ctx)
 	}
