@@ -69,6 +69,7 @@ func queueStatements() []planned {
 		{name: "AbandonMessages", sql: sqltext.AbandonMessages, args: with("why", delays, 10, 0), indexes: settled},
 		{name: "FailMessages", sql: sqltext.FailMessages, args: with("why", 1), indexes: settled},
 		{name: "HoldMessages", sql: sqltext.HoldMessages, args: with(), indexes: key},
+		{name: "StillHeld", sql: sqltext.StillHeld, args: with(0), indexes: key},
 		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: settled},
 		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: settled,
 			args: []any{

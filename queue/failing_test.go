@@ -224,3 +224,32 @@ func TestRenewalRefusedAfterItWorked(t *testing.T) {
 		t.Error("its renewal was not recorded")
 	}
 }
+
+// TestLostLeasesCostOneStatement: however many messages a renewal does not renew, one statement finds those that still
+// have their owner, because another transaction has locked the row.
+func TestLostLeasesCostOneStatement(t *testing.T) {
+	const messages = 200
+	calls := 0
+	s := fakeStore(t, func(string) ([][]any, error) {
+		if calls++; calls == 2 {
+			return [][]any{{"s", "0"}}, nil
+		}
+		return nil, nil
+	})
+	l := newLoop(s, loopConfig{slots: messages, lease: time.Minute}, watermill.NopLogger{}, nil)
+	defer l.begin(t.Context())()
+	works := map[string]context.Context{}
+	for i := range messages {
+		c := &claimed{loop: l, until: time.Now().Add(time.Hour)}
+		c.ID = ID{Source: "s", MessageID: strconv.Itoa(i)}
+		l.claimed[c.ID], works[c.MessageID] = c, c.context()
+	}
+	if err := l.renewOnce(t.Context()); err != nil || calls != 2 {
+		t.Errorf("after %d statements: %v", calls, err)
+	}
+	for id, ctx := range works {
+		if lost := context.Cause(ctx) == ErrLeaseLost; lost == (id == "0") {
+			t.Errorf("message %s: lost is %t", id, lost)
+		}
+	}
+}

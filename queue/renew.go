@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -59,25 +61,31 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range held {
-		if err := l.notRenewed(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return l.notRenewed(ctx, held)
 }
 
-// notRenewed ends the context of a message that has no longer our owner. Otherwise it was settled meanwhile, or another
-// transaction has locked its row, and a later renewal may succeed.
-func (l *loop) notRenewed(ctx context.Context, c *claimed) error {
-	acking := false
-	l.step(func() { acking = c.acking })
-	if acking || c.locked.Load() {
+// notRenewed ends the contexts of messages that have no longer our owner. The others were settled meanwhile, or another
+// transaction has locked their rows, and a later renewal may succeed.
+func (l *loop) notRenewed(ctx context.Context, lost map[ID]*claimed) error {
+	l.step(func() {
+		maps.DeleteFunc(lost, func(_ ID, c *claimed) bool { return c.acking || c.locked.Load() })
+	})
+	if len(lost) == 0 {
 		return nil
 	}
-	held, err := l.store.anyHeld(ctx, "renew leases", l.owner, []string{c.Source}, []string{c.MessageID}, nil)
-	if err == nil && !held {
+	sources, messageIDs, err := split("Renew", l.owner, slices.Collect(maps.Keys(lost)))
+	if err != nil {
+		return err
+	}
+	held, err := l.store.stillHeld(ctx, "renew leases", l.owner, sources, messageIDs, nil)
+	if err != nil {
+		return err
+	}
+	for _, id := range held {
+		delete(lost, id)
+	}
+	for _, c := range lost {
 		c.expire()
 	}
-	return err
+	return nil
 }

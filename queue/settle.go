@@ -106,19 +106,23 @@ func (s *Store) settle(
 func (s *Store) ifHeld(
 	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
 ) error {
-	held, err := s.anyHeld(ctx, what, owner, sources, messageIDs, attempts)
-	if err == nil && held {
+	held, err := s.stillHeld(ctx, what, owner, sources, messageIDs, attempts)
+	if err == nil && len(held) > 0 {
 		err = s.failed(what, errUnchanged)
 	}
 	return err
 }
 
-// anyHeld reports whether an owner still has any of some messages.
-func (s *Store) anyHeld(
+// stillHeld returns the messages among some that an owner still has.
+func (s *Store) stillHeld(
 	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
-) (held bool, err error) {
-	err = s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&held) }, sqltext.StillHeld, owner.String(),
-		sources, messageIDs, attempts)
+) (held []ID, err error) {
+	err = s.collect(ctx, what, func(rows drive.Rows) error {
+		var id ID
+		err := rows.Scan(&id.Source, &id.MessageID)
+		held = append(held, id)
+		return err
+	}, sqltext.StillHeld, owner.String(), sources, messageIDs, attempts)
 	return held, err
 }
 

@@ -110,11 +110,11 @@ SELECT 0, '', '', '', '', 'unchanged', ` + noContent + ` FROM locked WHERE NOT E
   AND NOT t.tgisinternal
   AND t.tgenabled <> 'D' AND t.tgtype::int & 19 = 19)`
 
-	// StillHeld reports whether an owner still has any of its messages after a statement that settled or renewed fewer
+	// StillHeld lists the messages among some that an owner still has, after a statement that settled or renewed fewer
 	// than requested.
 	//
 	// Arguments: owner, sources, message ids, attempts so far (NULL = any number).
-	StillHeld = `SELECT count(*) > 0
+	StillHeld = `SELECT i.source, i.message_id
   FROM unnest($2::text[], $3::text[]) AS i(source, message_id)
  CROSS JOIN LATERAL (
        SELECT FROM {queue} q

@@ -131,7 +131,7 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q19", File: "queue/settle.go", In: "integration_test", Test: "TestRefusedMessagesOfCallers",
 		Breaks: "an ack that a trigger swallows counts as a lost lease",
-		Old:    "if err == nil && held {",
+		Old:    "if err == nil && len(held) > 0 {",
 		New:    "if false {",
 	},
 	{
@@ -149,8 +149,8 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q24", File: "queue/renew.go", In: "integration_test", Test: "TestLockOfAnotherTransactionEndsNoLease",
 		Breaks: "a lease is lost while another transaction locks its row",
-		Old:    "	if err == nil && !held {",
-		New:    "	if err == nil || held {",
+		Old:    "	for _, id := range held {",
+		New:    "	for _, id := range held[:0] {",
 	},
 	{
 		Name: "QG1", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestWakes",
