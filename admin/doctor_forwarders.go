@@ -54,7 +54,6 @@ func (e *doctorRun) checkForwarders(ctx context.Context) error {
 		return errors.Join(err, failed)
 	}
 	e.counted = true
-	roles := map[string]bool{}
 	for _, m := range e.members {
 		switch {
 		case !m.alive():
@@ -74,15 +73,9 @@ func (e *doctorRun) checkForwarders(ctx context.Context) error {
 		if m.alive() {
 			e.setUp(m)
 		}
-		if m.says.Role != "" && !roles[m.says.Role] {
-			roles[m.says.Role] = true
-			if err := e.grants(ctx, m); err != nil {
-				return err
-			}
-		}
 	}
 	e.consumers()
-	return nil
+	return e.grants(ctx)
 }
 
 // consumers reports services that use the same consumer name, so that each message is handled by only one of them.
@@ -134,16 +127,26 @@ func (e *doctorRun) ahead(m member) string {
 	return strings.Join(names, ", ")
 }
 
-// grants reports the privileges that a forwarder's role lacks. It need not be the role of this connection.
-func (e *doctorRun) grants(ctx context.Context, m member) error {
+// grants reports the privileges that the roles of forwarders lack. They need not be the role of this connection.
+func (e *doctorRun) grants(ctx context.Context) error {
+	of := map[string]member{} // one forwarder of each role
+	for _, m := range e.members {
+		if _, known := of[m.says.Role]; !known && m.says.Role != "" {
+			of[m.says.Role] = m
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
-	problems, err := schema.Check(ctx, (*outbox.DB)(e.db), schema.CheckConfig{Role: m.says.Role})
+	roles := slices.Sorted(maps.Keys(of))
+	problems, err := schema.Check(ctx, (*outbox.DB)(e.db), schema.CheckConfig{Roles: roles})
 	if err != nil && !errors.Is(err, schema.ErrSchemaChanged) {
 		return err
 	}
 	for _, p := range problems {
-		if p.Role == m.says.Role && !p.Warning {
+		if m, known := of[p.Role]; known && !p.Warning {
 			e.find("privileges", Critical, fmt.Sprintf("%s %s, the role of %s", p.Object, p.Found, m),
 				"as the owner of the tables: "+p.Cure)
 		}

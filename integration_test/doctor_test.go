@@ -3,7 +3,9 @@ package integration_test
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	asked "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // findings returns Doctor's findings by check, the first one of each.
@@ -266,6 +269,31 @@ func TestDoctorThatCannotSeeForwarders(t *testing.T) {
 	require.NoError(t, err)
 	for _, f := range list {
 		assert.NotContains(t, f.Evidence, "no forwarder is running")
+	}
+}
+
+// TestDoctorOfManyRoles: however many roles forwarders have, one check of the schema reads the grants of all of them.
+// On damaged tables there is no time for one check after another.
+func TestDoctorOfManyRoles(t *testing.T) {
+	t.Parallel()
+	owner, _ := newRoles(t)
+	h, gate := newStatementGate(t, owner.url)
+	defer gate.releaseAll()
+	roles := []string{"cleaner", "mover", "reader"}
+	for _, name := range roles {
+		h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at, facts) VALUES (gen_random_uuid(), `+
+			`'here', '{}', $1, now() + interval '1 hour', jsonb_build_object('role', $2::text))`, name, role(owner)+name)
+	}
+	var checks atomic.Int32
+	gate.onRun(sqltext.CheckCatalog, func() { checks.Add(1) })
+	list, err := newAdmin(t, h).Doctor(t.Context())
+	require.NoError(t, err)
+	assert.EqualValues(t, 2, checks.Load(), "checks: of the tables, and of the grants")
+	for _, name := range roles {
+		assert.True(t, slices.ContainsFunc(list, func(f admin.Finding) bool {
+			return f.Check == "privileges" &&
+				strings.Contains(f.Evidence, `to role "`+role(owner)+name+`", the role of forwarder "`+name+`"`)
+		}), name)
 	}
 }
 

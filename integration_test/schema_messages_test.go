@@ -96,7 +96,8 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 		}
 	}
 	require.NoError(t, checkSchema(t.Context(), h.with(t, names).db), "a forwarder's")
-	of, err := schema.Check(t.Context(), admin.with(t, names).db, schema.CheckConfig{Role: role, OnlyOutbox: true})
+	cfg := schema.CheckConfig{Roles: []string{role}, OnlyOutbox: true}
+	of, err := schema.Check(t.Context(), admin.with(t, names).db, cfg)
 	require.NoError(t, err, "the same, asked by the owner of the tables")
 	require.Len(t, of, 2, "only a publisher needs these")
 	for _, p := range of {

@@ -19,9 +19,9 @@ type CheckConfig struct {
 	// OnlyOutbox leaves out problems of tables that publishing and forwarding do not use, and of migrations that only
 	// concern those. A forwarder checks this when it starts.
 	OnlyOutbox bool
-	// Role is the role whose privileges are checked; default: the role of the connection. A role that does not exist lacks
-	// nothing.
-	Role string
+	// Roles are the roles whose privileges are checked; default: the role of the connection. A role that does not exist
+	// lacks nothing.
+	Roles []string
 }
 
 // Check compares a live database with what the code needs. It returns all problems with their cures, and an error

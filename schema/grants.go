@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -49,8 +48,8 @@ type need struct {
 	forwarder, publisher, others []string
 }
 
-// grants reports the privileges that the role lacks. A forwarder needs nearly all of them, a publisher very few;
-// privileges that only some parts need are warnings.
+// grants reports the privileges that roles lack. A forwarder needs nearly all of them, a publisher very few; privileges
+// that only some parts need are warnings.
 func (c *inspection) grants(ctx context.Context) error {
 	var needs []need
 	for _, t := range tables {
@@ -73,47 +72,48 @@ func (c *inspection) grants(ctx context.Context) error {
 			relations, privileges = append(relations, n.relation), append(privileges, p)
 		}
 	}
-	lacks, err := c.lacks(ctx, c.role, relations, privileges)
+	roles := c.cfg.Roles
+	if len(roles) == 0 {
+		roles = []string{c.role}
+	}
+	lacks, err := c.lacks(ctx, slices.Concat(roles, []string{c.role}), relations, privileges)
 	if err != nil {
 		return err
 	}
-	c.cannotReadMigrations = slices.Contains(lacks[c.names.Render("{migrations}")], "SELECT")
-	role := cmp.Or(c.cfg.Role, c.role)
-	if role != c.role {
-		if lacks, err = c.lacks(ctx, role, relations, privileges); err != nil {
-			return err
-		}
-	}
-	outbox := lacks[c.names.OutboxName()]
-	publishes := slices.Contains(outbox, "SELECT") && !slices.Contains(outbox, "INSERT")
+	c.cannotReadMigrations = slices.Contains(lacks[[2]string{c.role, c.names.Render("{migrations}")}], "SELECT")
 	defer func() { c.notForOutbox = false }()
-	for _, n := range needs {
-		c.notForOutbox = len(n.forwarder) == 0
-		var must, may []string
-		for _, p := range lacks[n.relation] {
-			if slices.Contains(n.forwarder, p) && !publishes || publishes && slices.Contains(n.publisher, p) {
-				must = append(must, p)
-			} else {
-				may = append(may, p)
+	for _, role := range roles {
+		outbox := lacks[[2]string{role, c.names.OutboxName()}]
+		publishes := slices.Contains(outbox, "SELECT") && !slices.Contains(outbox, "INSERT")
+		for _, n := range needs {
+			c.notForOutbox = len(n.forwarder) == 0
+			var must, may []string
+			for _, p := range lacks[[2]string{role, n.relation}] {
+				if slices.Contains(n.forwarder, p) && !publishes || publishes && slices.Contains(n.publisher, p) {
+					must = append(must, p)
+				} else {
+					may = append(may, p)
+				}
 			}
+			c.denied(n, role, must, false)
+			c.denied(n, role, may, true)
 		}
-		c.denied(n, role, must, false)
-		c.denied(n, role, may, true)
 	}
 	return nil
 }
 
-// lacks returns which of the privileges a role lacks, by relation.
+// lacks returns the privileges that roles lack, by role and relation.
 func (c *inspection) lacks(
-	ctx context.Context, role string, relations, privileges []string,
-) (map[string][]string, error) {
-	lacks := map[string][]string{}
+	ctx context.Context, roles, relations, privileges []string,
+) (map[[2]string][]string, error) {
+	lacks := map[[2]string][]string{}
 	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var relation, privilege string
-		err := rows.Scan(&relation, &privilege)
-		lacks[relation] = append(lacks[relation], privilege)
+		var role, relation, privilege string
+		err := rows.Scan(&role, &relation, &privilege)
+		of := [2]string{role, relation}
+		lacks[of] = append(lacks[of], privilege)
 		return err
-	}, sqltext.CheckPrivileges, relations, privileges, role)
+	}, sqltext.CheckPrivileges, relations, privileges, roles)
 	if err != nil {
 		return nil, fmt.Errorf("read privileges: %w", err)
 	}
