@@ -20,20 +20,6 @@ const (
 	sweepSpan  = 1 << 18 // ids that a statement covers
 )
 
-// every calls fn at each tick until ctx ends.
-func every(ctx context.Context, interval time.Duration, fn func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			fn()
-		}
-	}
-}
-
 // maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, and reporting
 // topics that no forwarder reads. It deletes nothing, because that may take hours.
 func (e *engine) maintain(ctx context.Context) {
@@ -47,12 +33,12 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: keys of paused topics stay blocked.
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
-	every(ctx, e.cfg.CleanInterval, func() {
+	for core.Pause(ctx, e.cfg.CleanInterval) {
 		e.unread.check(ctx, e)
 		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
 		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
-	})
+	}
 }
 
 // positions returns the start of each lane that is being read, by lane number.
@@ -213,7 +199,9 @@ func (e *engine) watchPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: pauses by operators are not noticed.
 	reading := trouble.RetryLog{Logger: e.logger, What: "reading which topics are paused"}
-	every(ctx, pauseInterval, func() { reading.Report(e.readOperatorPauses(ctx)) })
+	for core.Pause(ctx, pauseInterval) {
+		reading.Report(e.readOperatorPauses(ctx))
+	}
 }
 
 // recordPauses is the goroutine that records the paused topics. It is separate because it may wait for a lock.
@@ -222,7 +210,9 @@ func (e *engine) recordPauses(ctx context.Context) {
 	// Cure: no paused topics are shown.
 	writing := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
 	var paused pauseWriter
-	every(ctx, pauseInterval, func() { writing.Report(paused.write(ctx, e)) })
+	for core.Pause(ctx, pauseInterval) {
+		writing.Report(paused.write(ctx, e))
+	}
 }
 
 // readOperatorPauses pauses the topics that an operator has paused.
