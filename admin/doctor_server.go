@@ -9,12 +9,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// hearing limits how long a notification may take, including the time to connect. It replaces QueryTimeout.
-const hearing = 5 * time.Second
+// notifyTimeout limits how long a notification may take, including the time to connect. It replaces QueryTimeout.
+const notifyTimeout = 5 * time.Second
 
 // checkListen sends a notification and waits for it.
 func (e *doctorRun) checkListen(ctx context.Context) error {
-	bound, cancel := context.WithTimeout(ctx, hearing)
+	bound, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	bound, cancelBound := e.bound(bound)
 	defer cancelBound()

@@ -280,7 +280,7 @@ func TestFleetTwins(t *testing.T) {
 	}
 }
 
-// A held handle outlives its target, learns of the removal, and is reused if the target returns.
+// A held handle outlives its target, tells of the removal, and is reused if the target returns.
 func TestFleetHeldHandles(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {
@@ -297,7 +297,7 @@ func TestFleetHeldHandles(t *testing.T) {
 		select {
 		case <-held.Done():
 		default:
-			t.Error("the holder does not hear that the target is gone")
+			t.Error("Done does not tell the holder that the target is gone")
 		}
 		if _, closed := w.counts("a"); closed != 0 {
 			t.Error("closed while it is held")

@@ -59,7 +59,7 @@ func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]En
 	}
 	stored := make([]EnqueueResult, len(items))
 	list := chunks(records)
-	write := func(ctx context.Context) error {
+	write := func(ctx context.Context, list ...[]record) error {
 		for _, chunk := range list {
 			if err := s.enqueue(ctx, items, chunk, stored); err != nil {
 				return err
@@ -69,11 +69,13 @@ func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]En
 	}
 	switch {
 	case joined:
-		err = write(ctx)
+		err = write(ctx, list...)
 	case inTx:
-		err = s.inOwnTx(ctx, write)
+		err = s.inOwnTx(ctx, func(ctx context.Context) error { return write(ctx, list...) })
 	default:
-		err = repeated(func() error { return write(ctx) })
+		for i := 0; i < len(list) && err == nil; i++ {
+			err = repeated(func() error { return write(ctx, list[i]) })
+		}
 	}
 	if err != nil {
 		return nil, err

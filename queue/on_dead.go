@@ -29,7 +29,7 @@ func exhaustedBy(msg *Message) error {
 }
 
 const (
-	// onDeadRetryWait is how long a message waits after OnDead failed for it.
+	// onDeadRetryWait is how long a message waits after OnDead failed for it, or its dead letter could not be written.
 	onDeadRetryWait = time.Minute
 	// onDeadCrashes is how many processes may die with a message that has no attempts left before OnDead is assumed to
 	// kill them. If attempts are unlimited, the default number of attempts applies.

@@ -64,27 +64,27 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	return l.notRenewed(ctx, held)
 }
 
-// notRenewed ends the contexts of messages that have no longer our owner. The others were settled meanwhile, or another
+// notRenewed ends the contexts of messages that no longer have our owner. The others were settled meanwhile, or another
 // transaction has locked their rows, and a later renewal may succeed.
-func (l *loop) notRenewed(ctx context.Context, lost map[ID]*claimed) error {
+func (l *loop) notRenewed(ctx context.Context, unrenewed map[ID]*claimed) error {
 	l.step(func() {
-		maps.DeleteFunc(lost, func(_ ID, c *claimed) bool { return c.acking || c.locked.Load() })
+		maps.DeleteFunc(unrenewed, func(_ ID, c *claimed) bool { return c.acking || c.locked.Load() })
 	})
-	if len(lost) == 0 {
+	if len(unrenewed) == 0 {
 		return nil
 	}
-	sources, messageIDs, err := split("Renew", l.owner, slices.Collect(maps.Keys(lost)))
+	sources, messageIDs, err := split("Renew", l.owner, slices.Collect(maps.Keys(unrenewed)))
 	if err != nil {
 		return err
 	}
-	held, err := l.store.stillHeld(ctx, "renew leases", l.owner, sources, messageIDs, nil)
+	still, err := l.store.stillHeld(ctx, "renew leases", l.owner, sources, messageIDs, nil)
 	if err != nil {
 		return err
 	}
-	for _, id := range held {
-		delete(lost, id)
+	for _, id := range still {
+		delete(unrenewed, id)
 	}
-	for _, c := range lost {
+	for _, c := range unrenewed {
 		c.expire()
 	}
 	return nil

@@ -72,7 +72,7 @@ func (c *inspection) grants(ctx context.Context) error {
 			relations, privileges = append(relations, n.relation), append(privileges, p)
 		}
 	}
-	roles := c.cfg.Roles
+	roles := slices.Compact(slices.Sorted(slices.Values(c.cfg.Roles)))
 	if len(roles) == 0 {
 		roles = []string{c.role}
 	}

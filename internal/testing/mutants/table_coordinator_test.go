@@ -191,7 +191,7 @@ var coordinatorMutants = []Mutant{
 	},
 	{
 		Name: "M22", File: "coordinator/lanes.go", Trouble: "theft", First: 2,
-		Breaks: "the dispatcher hears nothing of lost lanes",
+		Breaks: "the dispatcher is not told of lost lanes",
 		Old: `	c.dispatcher.LanesLost(list...)
 `,
 		New: "",
