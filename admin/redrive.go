@@ -43,6 +43,10 @@ func (d *doing) withDeadLetters(ctx context.Context, places []place) (with []pla
 	}
 	list = slices.DeleteFunc(list, func(m Message) bool { return m.DeadAt.IsZero() }) // requeued meanwhile
 	d.deadLetters = map[digest]int64{}
+	dead := make(map[digest]bool, len(list))
+	for _, m := range list {
+		dead[place{Owner: m.Consumer, Name: m.UUID}.digest()] = true
+	}
 	slices.SortFunc(list, func(x, y Message) int { return x.DeadAt.Compare(y.DeadAt) })
 	for from := 0; from < len(list); { // messages that died close together share a search
 		to := from + 1
@@ -60,7 +64,7 @@ func (d *doing) withDeadLetters(ctx context.Context, places []place) (with []pla
 			return with, nil
 		case d.deadLetters[p.digest()] != 0:
 			with = append(with, p)
-		default:
+		case dead[p.digest()]:
 			d.result.NoDeadLetter++
 		}
 	}

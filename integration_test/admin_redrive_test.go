@@ -13,6 +13,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
@@ -191,6 +192,30 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 	assert.Len(t, sentAgain(t, h), len(msgs))
 	assert.Equal(t, len(msgs), h.count(t, "SELECT count(DISTINCT uuid) FROM outbox WHERE topic = 'orders'"))
 	assert.Equal(t, len(msgs), h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NULL AND revived = 1"))
+}
+
+// TestRedrivenMeanwhile: messages that another operator redrives between the search and the act lack no dead letter.
+func TestRedrivenMeanwhile(t *testing.T) {
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	var mended atomic.Bool
+	deadInARouter(t, h, &mended, newMessage("one"), newMessage("two"))
+	act := admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}}
+	show := gate.hold(sqltext.Inbox.Show, 0)
+	done := make(chan error)
+	var r admin.Result
+	go func() {
+		var err error
+		r, err = newAdmin(t, h).Redrive(t.Context(), act)
+		done <- err
+	}()
+	gate.arrives(t, "the statement before the act", show)
+	_, err := newAdmin(t, newPgxHandle(t, h.url)).Redrive(t.Context(), act)
+	require.NoError(t, err)
+	gate.release(show)
+	require.NoError(t, <-done)
+	assert.Zero(t, r.NoDeadLetter)
+	assert.Len(t, sentAgain(t, h), 2)
 }
 
 // TestRedriveWithoutADeadLetter reports the messages whose dead letter is gone, and the next step.
