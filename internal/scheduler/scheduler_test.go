@@ -382,6 +382,7 @@ func TestAPoolThatFails(t *testing.T) {
 				}
 			}
 		})
+		o.until(a, scheduled)
 		o.until(a, polling)
 		o.with(func() { o.expect("slots in use by the failing pool", o.polls.taken, 0) })
 		o.until(a, scheduled)

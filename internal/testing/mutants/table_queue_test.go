@@ -149,8 +149,8 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q24", File: "queue/renew.go", In: "integration_test", Test: "TestLockOfAnotherTransactionEndsNoLease",
 		Breaks: "a lease is lost while another transaction locks its row",
-		Old:    "	for _, id := range held {",
-		New:    "	for _, id := range held[:0] {",
+		Old:    "	for _, id := range still {",
+		New:    "	for _, id := range still[:0] {",
 	},
 	{
 		Name: "QG1", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestWakes",
