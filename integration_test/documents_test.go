@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -281,7 +282,8 @@ func TestDocumentsCommandsAct(t *testing.T) {
 
 const rootModule = "github.com/millrace-go/watermill-outbox"
 
-// imported maps package names in the documents to import paths.
+// imported maps package names in the documents to import paths. A page that uses another name for a package shows the
+// import in the first snippet that uses it.
 var imported = map[string]string{
 	"cmp": "cmp", "context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors",
 	"http": "net/http", "net": "net", "os": "os",
@@ -291,22 +293,20 @@ var imported = map[string]string{
 	"requestreply": "github.com/ThreeDotsLabs/watermill/components/requestreply",
 	"delay":        "github.com/ThreeDotsLabs/watermill/components/delay",
 	"requeuer":     "github.com/ThreeDotsLabs/watermill/components/requeuer",
-	"wmmiddleware": "github.com/ThreeDotsLabs/watermill/message/router/middleware",
 	"prometheus":   "github.com/prometheus/client_golang/prometheus",
-	"outbox":       rootModule, "outboxmw": rootModule + "/middleware", "forwarder": rootModule + "/forwarder",
+	"outbox":       rootModule, "forwarder": rootModule + "/forwarder",
 	"fleet":  rootModule + "/fleet",
 	"schema": rootModule + "/schema",
 	"queue":  rootModule + "/queue", "idempotency": rootModule + "/idempotency", "admin": rootModule + "/admin",
 	"ui": rootModule + "/admin/ui", "move": rootModule + "/move",
 	"gorm": "gorm.io/gorm", "pgx": "github.com/jackc/pgx/v5",
-	"kafka": rootModule + "/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
+	"kafka":   rootModule + "/kafka",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
 	"amqp": rootModule + "/amqp", "nats": rootModule + "/nats", "outboxtest": rootModule + "/outboxtest",
-	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
-	"redis": rootModule + "/redis", "goredis": "github.com/redis/go-redis/v9",
-	"redisstream": "github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream",
-	"wmamqp":      "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
+	"jetstream": "github.com/nats-io/nats.go/jetstream", "redis": rootModule + "/redis",
 }
+
+var anImport = regexp.MustCompile(`(?m)^import (\w+) "(.*)"$`)
 
 // TestDocumentsCompile compiles all Go in the documents with the declarations of testdata/blocks/given.go. Whole
 // programs and tests have separate tests (TestExamples of internal/testing/docs).
@@ -317,14 +317,20 @@ func TestDocumentsCompile(t *testing.T) {
 	require.NoError(t, err)
 	replace := map[string]string{}
 	for page, content := range documents(t) {
+		packages := maps.Clone(imported)
 		for _, found := range regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatchIndex(content, -1) {
 			block := content[found[2]:found[3]]
+			for _, named := range anImport.FindAllStringSubmatch(block, -1) {
+				packages[named[1]] = named[2]
+			}
+			block = anImport.ReplaceAllString(block, "")
 			if strings.HasPrefix(block, "package ") || strings.HasPrefix(block, "func ") {
 				continue
 			}
 			n++
 			name := fmt.Sprintf("block%d.go", n)
-			source := compilable(t, n, block, fmt.Sprintf("%s:%d", page, strings.Count(content[:found[2]], "\n")+1))
+			line := fmt.Sprintf("%s:%d", page, strings.Count(content[:found[2]], "\n")+1)
+			source := compilable(t, n, block, line, packages)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(source), 0o644))
 			replace[filepath.Join(here, name)] = filepath.Join(dir, name)
 		}
@@ -338,18 +344,18 @@ func TestDocumentsCompile(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// compilable makes a file of a block. Declarations in the block count as used, and compiler errors have the line of the
-// page.
-func compilable(t *testing.T, n int, block, line string) string {
+// compilable makes a file of a block that imports what it uses of packages. Declarations in the block count as used, and
+// compiler errors have the line of the page.
+func compilable(t *testing.T, n int, block, line string, packages map[string]string) string {
 	t.Helper()
 	source := fmt.Sprintf("func block%d() {\n//line %s\n%s", n, line, block)
 	file, err := parser.ParseFile(token.NewFileSet(), "", "package blocks\n"+source+"}\n", 0)
 	require.NoError(t, err, line)
-	packages, declared := map[string]bool{}, []string{}
+	used, declared := map[string]bool{}, []string{}
 	ast.Inspect(file, func(node ast.Node) bool {
 		if s, ok := node.(*ast.SelectorExpr); ok {
-			if x, ok := s.X.(*ast.Ident); ok && imported[x.Name] != "" {
-				packages[x.Name] = true
+			if x, ok := s.X.(*ast.Ident); ok && packages[x.Name] != "" {
+				used[x.Name] = true
 			}
 		}
 		return true
@@ -364,15 +370,15 @@ func compilable(t *testing.T, n int, block, line string) string {
 		}
 	}
 	imports := ""
-	for name := range packages {
-		imports += fmt.Sprintf("import %s %q\n", name, imported[name])
+	for name := range used {
+		imports += fmt.Sprintf("import %s %q\n", name, packages[name])
 	}
 	slices.Sort(declared)
-	used := ""
+	uses := ""
 	for _, name := range slices.Compact(declared) {
-		used += "_ = " + name + "\n"
+		uses += "_ = " + name + "\n"
 	}
-	return "package blocks\n" + imports + source + used + "}\n"
+	return "package blocks\n" + imports + source + uses + "}\n"
 }
 
 // raceFlag is -race if this test was built with it: then its imports were as well.
