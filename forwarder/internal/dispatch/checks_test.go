@@ -111,7 +111,7 @@ func (f *forwarder) waitsFor(msg *record) bool {
 		return false
 	}
 	due, told := f.due[msg.uuid]
-	return msg.dead && f.m.db.blockKeyOnDead || !msg.dead && (!told || msg.excused || due.After(f.m.db.now))
+	return msg.dead && f.m.db.blockKeyOnDead || !msg.dead && (!told || msg.delayed || msg.excused || due.After(f.m.db.now))
 }
 
 // checkStopped checks that a stop left nothing behind.

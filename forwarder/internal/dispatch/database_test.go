@@ -59,7 +59,8 @@ type record struct {
 	size     int
 	tx       *transaction
 	inserted int  // clock
-	excused  bool // not ordered: delayed, or changed by an operator
+	delayed  bool // no later message waits for it
+	excused  bool // not ordered: changed by an operator
 	state
 	what
 }

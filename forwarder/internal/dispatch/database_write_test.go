@@ -44,7 +44,7 @@ func (d *database) insert(tx *transaction, key, topic string, lane int16, due ti
 		size = 100
 	}
 	m := &record{id: d.seq, uuid: fmt.Sprint("m", d.uuids), key: key, topic: topic, lane: lane, tx: tx,
-		size: size, inserted: d.tick(), excused: !due.IsZero()}
+		size: size, inserted: d.tick(), delayed: !due.IsZero()}
 	m.due = due
 	if n := len(tx.points); n > 0 && len(tx.points[n-1].xids) == 0 {
 		tx.points[n-1].xids = []int64{d.newXid()}

@@ -54,7 +54,7 @@ func (d *Dispatcher) mayKeep(l *lane, r *Row, caught, due bool) bool {
 	case r.Attempts > 0, !caught && !due && d.isDeferred(l, r.ID, r.Key, r.Topic):
 		return false
 	case due:
-		return d.keepsDue(l, r.Key)
+		return d.keepsDue(l, r)
 	}
 	return k == nil || !d.defers(k, r.ID) || k.goesBefore(r.ID)
 }

@@ -1,6 +1,8 @@
 package dispatch_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -162,6 +164,24 @@ func TestExhaustedTopicIsReported(t *testing.T) {
 	d.reports = nil
 	d.tick(time.Minute)
 	d.told(dispatch.TopicPaused, dispatch.TopicExhausted)
+}
+
+// A row that falls due while lower rows of its key are not read yet follows them. Rows without a key wait for nothing.
+func TestWhatFallsDueWaitsForABacklog(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 8})
+	for id := range int64(40) {
+		d.put(0, fmt.Sprint("k", id), "a", id+1)
+	}
+	d.put(0, "x", "a", 50, 51, 52)
+	d.put(0, "", "a", 53)
+	d.table[51].due, d.table[53].due = d.now, d.now
+	sent := d.drain()
+	if len(sent) != 44 || slices.Index(sent, 51) < slices.Index(sent, 50) {
+		t.Fatalf("published %v", sent)
+	}
+	if slices.Index(sent, 53) > 20 {
+		t.Fatalf("a row without a key waits for a backlog: published %v", sent)
+	}
 }
 
 // A row takes its place when it falls due: by due time, behind existing rows.

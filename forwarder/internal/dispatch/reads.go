@@ -214,6 +214,11 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 	d.endFetches(a, func(f fetch) bool { return r.Late[f.id] })
 	d.caughtUp(a, r)
 	d.acceptReady(r.Ready)
+	for _, t := range r.Lanes {
+		if l := d.activeLane(t.Assignment); l != nil {
+			l.cursor = t.Cursor
+		}
+	}
 	if r.DueRead {
 		p.ManyDue, p.Hidden = d.acceptDue(a, r.Due)
 		p.ManyDue = p.ManyDue || r.DueLate
@@ -224,11 +229,6 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 		if l := d.activeLane(fetch.assignment); fetch.reason == forOrphan && l != nil &&
 			found && !f.Dead && fetch.id <= ours[fetch.assignment.Lane].Cursor {
 			d.addOrphan(l, f.Row)
-		}
-	}
-	for _, t := range r.Lanes {
-		if l := d.activeLane(t.Assignment); l != nil {
-			l.cursor = t.Cursor
 		}
 	}
 	p.Added, p.More = d.rows-before, d.wantsRead() || d.wantDue != noDue || r.DueLate

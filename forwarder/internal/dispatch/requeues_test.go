@@ -57,6 +57,22 @@ func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
 	}
 }
 
+// A requeued message of a topic that is closed blocks its key on the other topics as soon as a poll has seen it.
+func TestRequeuedOfAClosedTopicBlocksItsKey(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "a", 1)
+	d.table[1].dead = true
+	d.read()
+	d.pause("a")
+	d.sendAgain(1)
+	d.read()
+	d.put(0, "x", "b", 2)
+	d.put(0, "y", "b", 3)
+	d.want(d.drain(), 3)
+	d.pause()
+	d.want(d.drain(), 3, 1, 2)
+}
+
 // A poll sees messages that an operator requeues while a topic is paused for unknown errors: messages written since
 // then follow them.
 func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {

@@ -84,10 +84,11 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	k := l.keyOf(r.Key)
 	switch before := !due && k.goesBefore(r.ID); {
-	case due && (t.closed || !d.keepsDue(l, r.Key)):
+	case due && (t.closed || !d.keepsDue(l, r)):
 		t.dropDue(l)
-		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds.
-		k.moreDue = !t.closed && len(k.blockedIDs) == 0
+		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds. So does a row
+		// above the cursor, or they would be read for each row of a backlog.
+		k.moreDue = !t.closed && len(k.blockedIDs) == 0 && r.ID <= l.cursor
 		d.forgetIdleKey(k)
 		return false
 	case due && noRoom: // the next read of due rows wants its payload, or comes when there is room
@@ -113,9 +114,9 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 }
 
 // keepsDue reports whether a due row of a key is kept: no other row of the key has to be read before it.
-func (d *Dispatcher) keepsDue(l *lane, name string) bool {
-	k := l.keys[name]
-	return l.waits[name].topic == nil && (k == nil || k.low == 0 && len(k.blockedIDs) == 0 && !d.defers(k, 0))
+func (d *Dispatcher) keepsDue(l *lane, r *Row) bool {
+	k := l.keys[r.Key]
+	return r.ID <= l.cursor && l.waits[r.Key].topic == nil && (k == nil || k.low == 0 && len(k.blockedIDs) == 0 && !d.defers(k, 0))
 }
 
 // defers reports whether a row of a key that is read is deferred instead of kept.
