@@ -84,7 +84,7 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 		q.IDs, q.Dead, q.Due, q.Closed = args[13].([]int64), args[14].(bool), args[15].([]int64), args[16].([]string)
 		q.From, q.Upto, q.Deferred = args[17].([]int64), args[18].([]int64), args[19].([]int64)
 		q.All, q.Keys = uint64(args[20].(int64)), args[21].([]string)
-		q.Blocked, q.Guessed = args[22].([]string), args[23].([]string)
+		q.Blocked = args[22].([]string)
 		if len(q.Due) > 0 {
 			s.ofDue++
 		}

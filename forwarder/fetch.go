@@ -72,7 +72,7 @@ func (e *engine) statement(req *coordinator.ReadRequest, dedicated bool) (query 
 	}
 	return more, append(args, sorted(req.Dispatch.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Dispatch.Closed),
 		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys),
-		topicsArg(req.Dispatch.Blocked), topicsArg(req.Dispatch.Unclassified))
+		topicsArg(req.Dispatch.Blocked))
 }
 
 const featureNotSupported = "0A000"

@@ -60,11 +60,11 @@ func plannedStatements() []planned {
 		},
 		{name: "FetchMoreApart", sql: sqltext.FetchMoreApart, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
 			[]string{"closed"}, repeated(lanes, 1), repeated(lanes, 1000), repeated(lanes, 100), int64(3), []string{"a", "b"},
-			[]string{"c"}, []string{"guessed"}),
+			[]string{"c"}),
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey", "outbox_dead"}, reading: true, only: true},
 		{name: "FetchMore", sql: sqltext.FetchMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
 			[]string{"closed"}, repeated(lanes, 1), repeated(lanes, 1000), repeated(lanes, 100), int64(3), []string{"a", "b"},
-			[]string{"c"}, []string{"guessed"}),
+			[]string{"c"}),
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey", "outbox_dead"}, reading: true},
 		{
 			name: "FetchRange", sql: sqltext.FetchRange, args: fetch, indexes: []string{"outbox_pkey"}, sorted: true,
@@ -72,7 +72,7 @@ func plannedStatements() []planned {
 		},
 		{name: "FetchRangeMore", sql: sqltext.FetchRangeMore, args: append(fetch[:13:13], ids, false, repeated(lanes, 100),
 			[]string{"closed"}, repeated(lanes, 1), repeated(lanes, 1000), repeated(lanes, 100), int64(3), []string{"a", "b"},
-			[]string{"c"}, []string{"guessed"}),
+			[]string{"c"}),
 			indexes: []string{"outbox_ready", "outbox_waiting", "outbox_pkey", "outbox_dead"}, reading: true, only: true},
 		{
 			name: "FetchPayloads", sql: sqltext.FetchPayloads, args: []any{ids, int64(32 << 20)},
@@ -378,8 +378,7 @@ func TestFetchPrunes(t *testing.T) {
 		{"Fetch", sqltext.FetchApart, func(handle) []any { return from(last - pending) }, true},
 		{"FetchRange", sqltext.FetchRange, func(handle) []any { return from(last - pending) }, true},
 		{"FetchRangeMore", sqltext.FetchRangeMore, func(handle) []any {
-			return append(from(last), ids, true, none, []string{}, none, none, none, int64(0), []string{}, []string{},
-				[]string{})
+			return append(from(last), ids, true, none, []string{}, none, none, none, int64(0), []string{}, []string{})
 		}, true},
 		{"Pending", sqltext.Pending, func(handle) []any { return []any{ids} }, false},
 		{"SettlePublished", sqltext.SettlePublished, func(h handle) []any {

@@ -209,7 +209,7 @@ func (w *twin) request() modeldb.Request {
 	q := modeldb.Request{
 		Owner: w.forwarder(), Stretch: 1 + w.rng.Int64N(60), Single: w.chance(30), More: w.chance(50), Dead: w.chance(50),
 		Xids: []int64{}, Bounds: []int64{}, Los: []int64{}, SegmentBounds: []int64{}, IDs: []int64{}, Due: []int64{},
-		Closed: []string{}, Blocked: []string{}, Guessed: []string{},
+		Closed: []string{}, Blocked: []string{},
 	}
 	header := w.model.Fetch(modeldb.Request{
 		Epochs: make([]int64, modeldb.Lanes), Marks: make([]int64, modeldb.Lanes), Limits: make([]int64, modeldb.Lanes),
@@ -253,9 +253,6 @@ func (w *twin) request() modeldb.Request {
 	if w.chance(30) {
 		q.Blocked = []string{"", "a", "b", "k1"}[:w.rng.IntN(5)]
 	}
-	if w.chance(10) {
-		q.Guessed = []string{"t"}
-	}
 	q.From, q.Upto, q.Deferred, q.Keys = []int64{}, []int64{}, []int64{}, []string{}
 	if w.chance(60) {
 		for range modeldb.Lanes {
@@ -282,7 +279,7 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 	}
 	if q.More {
 		query, args = more, append(args, q.IDs, q.Dead, q.Due, q.Closed, q.From, q.Upto, q.Deferred, int64(q.All), q.Keys,
-			q.Blocked, q.Guessed)
+			q.Blocked)
 	}
 	_, err = list(w, ctx, query, func(row pgx.CollectableRow) (_ int, err error) {
 		var lane int16

@@ -70,10 +70,10 @@ const (
 	// of these and the statement is planned each time.
 	//
 	// Arguments: as for Fetch; ids, ascending; whether to include dead rows among them; by lane the largest number of
-	// due rows (empty array to leave them out), and the topics to leave out; by lane the first id, the last id and the
-	// largest number of deferred rows (empty array to leave them out), the lanes to read for all keys, as bits, and the
-	// keys for the other lanes; keys and topics whose due rows to leave out, unless these block their keys. Dead rows of
-	// the keys for the other lanes are returned as if requested by id.
+	// due rows (empty array to leave them out), and topics whose due rows to leave out, unless these block their keys; by
+	// lane the first id, the last id and the largest number of deferred rows (empty array to leave them out), the lanes to
+	// read for all keys, as bits, and the keys for the other lanes; keys whose due rows to leave out in the same way. Dead
+	// rows of the keys for the other lanes are returned as if requested by id.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue + fetchDeferred
 
 	// FetchRangeMore is FetchRange with the additional rows of FetchMore.
@@ -166,18 +166,20 @@ SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.wh
            AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
            AND o.lane IN (SELECT owned.lane FROM owned)) r`
 
+	// A row that blocks its key is read again by id when it is tried.
 	fetchDue = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata
        ELSE jsonb_build_object('outbox_generation', r.metadata->'outbox_generation') END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
-       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
+              (o.attempts = 0 OR o.key = '') AND ` + whole + `
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
-          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($17::text[])
-          AND (o.attempts > 0 AND o.key <> '' OR o.key <> ALL ($23::text[]) AND o.topic <> ALL ($24::text[]))
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+          AND (o.attempts > 0 AND o.key <> '' OR o.topic <> ALL ($17::text[]) AND o.key <> ALL ($23::text[]))
         ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
  WHERE $16::bigint[] <> '{}'`
 

@@ -274,8 +274,7 @@ func (c *Coordinator) addLanes(r *ReadRequest, a *ReadAnswer) {
 func (c *Coordinator) endDrainsIfQuiet(now time.Time, r *ReadRequest, p dispatch.Progress, added int) {
 	quiet, paused := c.dispatcher.QuietButPaused()
 	quiet = quiet && added == 0 && !c.reads.more && c.readsShare()
-	leftOut := slices.Concat(r.Dispatch.Closed, r.Dispatch.Unclassified)
-	if quiet && r.Due && (p.Hidden || c.reopened(leftOut)) { // another read sees the due rows
+	if quiet && r.Due && (p.Hidden || c.reopened(r.Dispatch.Closed)) { // another read sees the due rows
 		quiet, c.reads.wanted, c.reads.dueAt = false, true, now
 	}
 	switch {

@@ -134,10 +134,10 @@ func (d *database) operate(m *record) string {
 	}
 }
 
-// together requeues all messages of a key and topic that were tried before.
-func (d *database) together(key, topic string) (again []*record) {
+// together requeues all messages of a key that were tried before.
+func (d *database) together(key string) (again []*record) {
 	for _, m := range d.byKey[key] {
-		if m.topic == topic && m.visible() && !d.locked[m] && (m.published || m.dead || m.attempts > 0) {
+		if m.visible() && !d.locked[m] && (m.published || m.dead || m.attempts > 0) {
 			again = append(again, m)
 		}
 	}

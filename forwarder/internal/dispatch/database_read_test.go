@@ -16,8 +16,7 @@ type query struct {
 	single                           bool // one range of ids for all lanes, with the sum of their limits
 	ids                              []int64
 	due                              bool
-	closed                           []string // topics whose due rows are left out
-	blocked, guessed                 []string // and keys and topics whose delayed rows are left out
+	closed, blocked                  []string // topics and keys whose due rows are left out, unless they block their keys
 }
 
 type laneQuery struct {
@@ -146,8 +145,8 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 		switch {
 		case m.lane != l.lane || !m.pending():
 		case !m.due.IsZero():
-			if q.due && !m.due.After(d.now) && !slices.Contains(q.closed, m.topic) &&
-				(m.attempts > 0 && m.key != "" || !slices.Contains(q.blocked, m.key) && !slices.Contains(q.guessed, m.topic)) {
+			if q.due && !m.due.After(d.now) && (m.attempts > 0 && m.key != "" ||
+				!slices.Contains(q.closed, m.topic) && !slices.Contains(q.blocked, m.key)) {
 				due = append(due, version{m, m.state})
 			}
 		case m.id > start && m.id-start <= q.stretch && most > 0:

@@ -154,9 +154,8 @@ func (d *desk) answer(a dispatch.Request) dispatch.Read {
 			switch {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
-				if r.DueRead && !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) &&
-					(m.attempts > 0 && m.key != "" ||
-						!slices.Contains(a.Blocked, m.key) && !slices.Contains(a.Unclassified, m.topic)) {
+				if r.DueRead && !m.due.After(d.now) && (m.attempts > 0 && m.key != "" ||
+					!slices.Contains(a.Closed, m.topic) && !slices.Contains(a.Blocked, m.key)) {
 					fellDue = append(fellDue, m)
 				}
 			case id > d.marks[lane] && limit > 0:

@@ -72,7 +72,7 @@
 // state. One that was lowered during the read to below where the read began is left unchanged.
 //
 // At most Config.Deferred keys wait for topics. For keys beyond that, rows of a closed topic are still deferred in
-// order, but their rows on other topics do not wait for them.
+// order, but their rows on other topics, and due rows, do not wait for them.
 //
 // # What is bounded
 //

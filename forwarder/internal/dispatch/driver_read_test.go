@@ -202,7 +202,7 @@ func (f *forwarder) evaluate(r *reading) {
 	q := query{owner: f.id, xids: w.Xids, bounds: w.Bounds, los: w.Los, segmentBounds: w.SegmentBounds,
 		stretch: w.Span, ids: r.req.Dispatch.IDs, due: r.req.Due, single: w.Single}
 	if f.m.leavesOut {
-		q.closed, q.blocked, q.guessed = r.req.Dispatch.Closed, r.req.Dispatch.Blocked, r.req.Dispatch.Unclassified
+		q.closed, q.blocked = r.req.Dispatch.Closed, r.req.Dispatch.Blocked
 	}
 	for n, epoch := range w.Epochs {
 		if epoch == 0 {
@@ -362,9 +362,11 @@ func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
 	return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
 }
 
-// row returns the dispatcher's input for a row. Without its payload, only a due row has its generation.
+// row returns the dispatcher's input for a row. Without its payload, only a due row has its generation. A due row that
+// blocks its key always comes without.
 func (f *forwarder) row(r *reading, v version, due bool) *dispatch.Row {
-	large := int64(v.size) > r.req.Cursors.Whole && !r.came[v.id]
+	blocks := due && v.key != "" && v.seen.attempts > 0
+	large := (blocks || int64(v.size) > r.req.Cursors.Whole) && !r.came[v.id]
 	generation := ""
 	if !large || due {
 		generation = v.seen.act()

@@ -83,7 +83,7 @@ func (m *model) operate() {
 		return
 	}
 	if m.chance(20) {
-		if again := d.together(fmt.Sprint("k", 1+m.rng.IntN(m.keys)), m.topics[m.rng.IntN(len(m.topics))]); len(again) > 1 {
+		if again := d.together(fmt.Sprint("k", 1+m.rng.IntN(m.keys))); len(again) > 1 {
 			m.logf("an operator requeues %v", again)
 			return
 		}

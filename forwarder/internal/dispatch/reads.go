@@ -12,14 +12,14 @@ type Room = lanes.Room
 
 // Request is what the dispatcher requests from a read.
 type Request struct {
-	IDs          []int64      // rows to read by id, pending or dead
-	CatchUp      CatchUp      // deferred rows that may continue
-	Due          [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
-	WantDue      bool         // it is to look for them
-	Closed       []string     // except of these topics: rows that there is no room for would hide others
-	Blocked      []string     // and except of these keys, which have many,
-	Unclassified []string     // and of these topics, paused for unknown errors, unless they block their keys
-	Room         Room
+	IDs     []int64      // rows to read by id, pending or dead
+	CatchUp CatchUp      // deferred rows that may continue
+	Due     [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them
+	WantDue bool         // it is to look for them
+	// Due rows that block their keys, and due rows of other topics than Closed and of other keys than Blocked, which have
+	// many: rows that are not kept would hide others.
+	Closed, Blocked []string
+	Room            Room
 
 	wantDue     dueRows
 	assignments []Assignment
@@ -109,8 +109,6 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 		case seeks: // before its probe, or the rest of it, goes
 			a.WantDue = true
 			a.reopening = append(a.reopening, t)
-		case t.unclassified && !t.byOperator: // no row waits until requeued ones are known
-			a.Unclassified = append(a.Unclassified, t.name)
 		case t.closed && a.wantDue != dueOfAll:
 			a.Closed = append(a.Closed, t.name)
 		}
@@ -203,9 +201,9 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 	saw := d.recordDueSeen(a, r)
 	d.addRequeued(r.Due)
 	for _, fetch := range a.fetches {
-		requeuesKnown := saw>>fetch.assignment.Lane&1 != 0 && r.sawClosed
+		requeuesKnown := saw>>fetch.assignment.Lane&1 != 0
 		if fetch.reason == forProbe { // without room for anything else, requeued rows are not looked for
-			requeuesKnown = saw>>fetch.assignment.Lane&1 != 0 || !slices.Contains(a.reopening, fetch.topic)
+			requeuesKnown = requeuesKnown || !slices.Contains(a.reopening, fetch.topic)
 		}
 		if fetch.reason != forOrphan && !r.Late[fetch.id] {
 			d.applyFetch(fetch, r, requeuesKnown)

@@ -136,7 +136,7 @@ type dueRows uint8
 
 const (
 	noDue     dueRows = iota // none: the schedule decides
-	dueOfOpen                // those of open topics
+	dueOfOpen                // those of open topics, and those that block their keys
 	dueOfAll                 // those of closed topics as well
 )
 

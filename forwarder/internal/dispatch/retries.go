@@ -237,11 +237,11 @@ func (d *Dispatcher) retryRead(l *lane, a fetch, read Read, requeuesKnown bool) 
 		d.waitForTopic(l, b, t)
 	case b.key != nil && b.generation != r.Generation && !requeuesKnown:
 		// lower ones that were requeued with it may be unknown
-		if read.sawClosed { // with too little room: others follow
+		if read.DueRead { // with too little room: others follow
 			d.recheckAt(l, b, d.now.Add(recheckAfter))
 		} else {
 			d.recheckAt(l, b, d.now)
-			d.readDue(dueOfAll)
+			d.readDue(dueOfOpen)
 		}
 	default:
 		if b.generation = r.Generation; l.hasLower(b) {

@@ -17,13 +17,12 @@ type Request struct {
 	Stretch            int64
 	Single             bool // FetchRange
 
-	More   bool // run the statement that also reads more rows
-	IDs    []int64
-	Dead   bool // include dead rows among these
-	Due    []int64
-	Closed []string // topics whose due rows are not read
-	// Blocked and Guessed are keys and topics whose due rows are not read, unless they block their keys.
-	Blocked, Guessed []string
+	More bool // run the statement that also reads more rows
+	IDs  []int64
+	Dead bool // include dead rows among these
+	Due  []int64
+	// Closed and Blocked are topics and keys whose due rows are not read, unless they block their keys.
+	Closed, Blocked []string
 
 	From, Upto, Deferred []int64 // by lane: ids, and numbers of rows; empty = nothing
 	All                  uint64
@@ -160,9 +159,8 @@ func (d *DB) deferredDead(lane int, q *Request) (rows []Row) {
 
 func (d *DB) due(lane int16, q *Request) (rows []Row) {
 	for _, r := range d.rows {
-		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(q.Closed, r.Topic) &&
-			(r.Attempts > 0 && r.Key != "" ||
-				!slices.Contains(q.Blocked, r.Key) && !slices.Contains(q.Guessed, r.Topic)) {
+		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && (r.Attempts > 0 && r.Key != "" ||
+			!slices.Contains(q.Closed, r.Topic) && !slices.Contains(q.Blocked, r.Key)) {
 			rows = append(rows, *r)
 		}
 	}
