@@ -89,6 +89,7 @@ func (f *forwarder) started(c *dispatch.Call) {
 		f.m.failf("row %d (%s) is published without its payload", r.ID, r.UUID)
 	}
 	f.m.checkTogether(r, msg)
+	f.checkFound(c, msg)
 	topic := 0
 	for _, o := range f.calls {
 		if o.Row.Topic == r.Topic {
@@ -114,6 +115,20 @@ func (f *forwarder) started(c *dispatch.Call) {
 	o := c.Tag.(*call)
 	o.Call, o.msg = c, msg
 	f.calls = append(f.calls, o)
+}
+
+// checkFound checks that no requeued row that a read has found is overtaken by a row of its key with a higher id, unless
+// was tried before or is a probe: then it may have been about to go.
+func (f *forwarder) checkFound(c *dispatch.Call, msg *record) {
+	r := c.Row
+	if r.Attempts > 0 || c.Probe {
+		return
+	}
+	for _, e := range f.m.db.byKey[msg.key] {
+		if row := (rowOf{r.Assignment, e.uuid, e.act()}); e.id < msg.id && e.pending() && f.found[row] && !f.success[row] {
+			f.m.failf("row %d is published before row %v, which a read found requeued", r.ID, e)
+		}
+	}
 }
 
 // publisher advances a call: it reaches the broker, or it returns.

@@ -58,6 +58,7 @@ type forwarder struct {
 	due       map[string]time.Time       // by UUID, the due times of failed messages as far as it knows
 	told      map[*dispatch.Row]*telling // the result of each row's call
 	success   map[rowOf]bool             // successes reported in this assignment
+	found     map[rowOf]bool             // requeued rows that a read has found
 	unsettled map[*dispatch.Row]bool     // those not settled yet
 	answers   []said
 }
@@ -69,8 +70,9 @@ func newForwarder(m *model) *forwarder {
 	m.forwarderIDs++
 	f := &forwarder{m: m, id: m.forwarderIDs, dispatcher: dispatch.New(m.cfg), cursors: cursor.New(),
 		freed: map[lease.Assignment]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
-		told: map[*dispatch.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*dispatch.Row]bool{},
-		drains: map[int64]draining{}, seen: map[string]sighting{},
+		told: map[*dispatch.Row]*telling{}, success: map[rowOf]bool{}, found: map[rowOf]bool{},
+		unsettled: map[*dispatch.Row]bool{},
+		drains:    map[int64]draining{}, seen: map[string]sighting{},
 		due: map[string]time.Time{}}
 	f.coordinator = coordinator.New(coordinator.Config{
 		Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval, CloseTimeout: 5 * time.Millisecond,
