@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,6 +61,27 @@ func TestEpochs(t *testing.T) {
 		take(sqltext.TakeLanes, owner)
 		assert.Equal(t, "fenced", h.outcome(t, owner, second, 3))
 	})
+}
+
+// TestDelayedMessageFollowsABacklog: a message that fell due while a backlog is published comes after messages of its
+// key that were written before it. Without a key it waits for nothing.
+func TestDelayedMessageFollowsABacklog(t *testing.T) {
+	h := onPgx(t)
+	const backlog, keys = 3000, 50
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload)
+		SELECT 'b' || i, 'x', 'B' || i, ('b' || i)::bytea FROM generate_series(1, $1::int) i`, backlog)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at)
+		SELECT n || '/' || i, 'x', 'K' || i, n::text::bytea, CASE n WHEN 2 THEN now() END
+		  FROM generate_series(1, 2) n, generate_series(1, $1::int) i ORDER BY n`, keys)
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('free', 'x', 'free', now())")
+	cfg := quickConfig()
+	cfg.ReadAhead = 100
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { return nil })
+	eventually(t, func() bool { return len(w.all()) == backlog+2*keys+1 }, "all are published")
+	for k := 1; k <= keys; k++ {
+		assert.Equal(t, []string{"1", "2"}, w.payloads(fmt.Sprint("K", k)))
+	}
+	assert.Less(t, slices.Index(w.payloads(), "free"), backlog/2)
 }
 
 // TestTransactionAboveTheSnapshot: when the outbox is read, a transaction has its id and its row, but no later one has

@@ -289,6 +289,7 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 		if err := row.Scan(&lane, &id, &uuid, &topic, &key, nil, nil, nil, &attempts); err != nil {
 			return 0, err
 		}
+		lane &^= sqltext.WithoutPayload
 		source, text := lane&^(modeldb.Lanes-1), short(lane&(modeldb.Lanes-1), id, uuid, attempts)
 		switch source {
 		case sqltext.FromHeader:

@@ -146,7 +146,7 @@ var coordinatorMutants = []Mutant{
 		Name: "M15", File: "coordinator/reads.go", Trouble: "whatever", First: 2,
 		Breaks: "a lane starts without its blocked keys",
 		Old:    `	c.dispatcher.LaneTaken(now, lane)`,
-		New:    `	c.dispatcher.LaneTaken(now, dispatch.NewTaken(now, t, nil))`,
+		New:    `	c.dispatcher.LaneTaken(now, dispatch.NewTakenLane(now, t, nil))`,
 	},
 	{
 		Name: "M16", File: "coordinator/coordinator.go", Trouble: "whatever", First: 0,

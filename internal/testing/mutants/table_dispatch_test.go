@@ -259,12 +259,6 @@ var dispatchMutants = []Mutant{
 		New:    `many || l.manyDue`,
 	},
 	{
-		Name: "B65", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestRequeuedWhileTheBreakerIsOpen",
-		Breaks: "rows that are requeued while the breaker is open are overtaken",
-		Old:    `a.Unclassified = append(a.Unclassified, t.name)`,
-		New:    `a.Closed = append(a.Closed, t.name)`,
-	},
-	{
 		Name: "B66", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKeyHideNoOther",
 		Breaks: "delayed rows of a blocked key hide those of others",
 		Old:    "\t\td.leaveOutDelayed(&a)\n",
@@ -279,7 +273,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B68", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfAnOpenBreakerHideNoOther",
 		Breaks: "delayed rows of a topic that is paused for unknown errors hide those of others",
-		Old:    "\t\t\ta.Unclassified = append(a.Unclassified, t.name)\n",
+		Old:    "\t\t\ta.Closed = append(a.Closed, t.name)\n",
 		New:    "",
 	},
 	{
