@@ -102,5 +102,5 @@ func (c *Coordinator) Stop(now time.Time) {
 	c.stopping = true
 	c.dispatcher.Stop()
 	c.release(c.Assignments())
-	c.endDrains(now, c.reads.begun+1, Drained{Closed: true})
+	c.endDrains(now, Drained{Closed: true})
 }

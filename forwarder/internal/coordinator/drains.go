@@ -8,7 +8,6 @@ import (
 // drain is a waiting call of Drain.
 type drain struct {
 	id     int64
-	after  int64     // only reads that begin later count
 	others bool      // see DrainBegins
 	until  time.Time // how long it waits for calls that timed out, once all else is done; zero = there were none
 }
@@ -25,10 +24,10 @@ type Drained struct {
 // Config.CloseTimeout for calls that timed out: the messages behind theirs continue if they succeed.
 func (c *Coordinator) DrainBegins(others bool) (id int64) {
 	c.drainIDs++
-	c.drains = append(c.drains, drain{id: c.drainIDs, after: c.reads.begun, others: others})
-	c.dispatcher.ReadAllDue()
+	c.drains = append(c.drains, drain{id: c.drainIDs, others: others})
+	c.dispatcher.ReadAllDue() // so a read in flight does not find that no work is left
 	if c.stopping {
-		c.endDrains(time.Time{}, c.reads.begun+1, Drained{Closed: true})
+		c.endDrains(time.Time{}, Drained{Closed: true})
 	}
 	return c.drainIDs
 }
@@ -38,11 +37,11 @@ func (c *Coordinator) DrainEnds(id int64) {
 	c.drains = slices.DeleteFunc(c.drains, func(d drain) bool { return d.id == id })
 }
 
-// endDrains answers the drains that began before a read.
-func (c *Coordinator) endDrains(now time.Time, read int64, with Drained) {
+// endDrains answers the drains.
+func (c *Coordinator) endDrains(now time.Time, with Drained) {
 	left := c.drains[:0]
 	for _, d := range c.drains {
-		if d.after >= read || !with.Closed && (d.others && c.memberSilent || c.waitsForHung(now, &d)) {
+		if !with.Closed && (d.others && c.memberSilent || c.waitsForHung(now, &d)) {
 			left = append(left, d)
 			continue
 		}

@@ -17,7 +17,6 @@ const (
 
 // reads is when to read, and the read in flight.
 type reads struct {
-	begun         int64     // number of reads begun
 	at            time.Time // when the reader wakes
 	wanted        bool      // the dispatcher wants a read
 	dirty         bool      // there is something new to read
@@ -42,7 +41,6 @@ type ReadPlan struct {
 
 // ReadRequest is the request of a read.
 type ReadRequest struct {
-	Number   int64
 	Dispatch dispatch.Request
 	Cursors  cursor.Request
 	Due      bool // also due rows
@@ -156,8 +154,7 @@ func (c *Coordinator) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok 
 		return r, false
 	}
 	c.reads.dirty, c.reads.wanted, c.reads.inFlightSince = false, false, now
-	c.reads.begun++
-	r.Number, r.Begun = c.reads.begun, now
+	r.Begun = now
 	r.Dispatch = c.dispatcher.ReadBegins(now)
 	room := 0 // for due rows: without any the read would find none
 	for _, n := range r.Dispatch.Due {
@@ -284,7 +281,7 @@ func (c *Coordinator) endDrainsIfQuiet(now time.Time, r *ReadRequest, p dispatch
 		c.quiet = now
 	}
 	if quiet {
-		c.endDrains(now, r.Number, Drained{Paused: paused})
+		c.endDrains(now, Drained{Paused: paused})
 	}
 }
 

@@ -274,8 +274,8 @@ func TestDelayedMessagesProbeTheirTopic(t *testing.T) {
 	}
 }
 
-// TestProbeCandidatesAreDifferent: failed rows without a key that each read of due rows returns are no further
-// candidates, so a good row soon probes their topic.
+// TestProbeCandidatesAreDifferent: failed rows without a key that several drains read are no further candidates, so a
+// good row soon probes their topic.
 func TestProbeCandidatesAreDifferent(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 8})
 	d.breaks("a", 1, 6)
@@ -287,6 +287,7 @@ func TestProbeCandidatesAreDifferent(t *testing.T) {
 	}
 	for range 12 {
 		for range 3 {
+			d.b.ReadAllDue()
 			d.read()
 		}
 		c := d.tried()

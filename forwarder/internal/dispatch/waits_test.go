@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -194,4 +195,27 @@ func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
 	d.returned(y, dispatch.Unavailable)
 	delete(d.table, 2)
 	d.want(d.outage(), 3) // in its turn to probe the topic
+}
+
+// TestRowsOfATopicThatCatchesUp: while a topic that is open again catches up, rows that were read for the first time
+// follow the deferred ones of their keys, even of keys for which there was no place to wait.
+func TestRowsOfATopicThatCatchesUp(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Deferred: 1, Rows: 8})
+	d.pause("a")
+	for id := range int64(20) {
+		d.put(0, fmt.Sprint("k", id), "a", id+1)
+	}
+	d.read()
+	d.read()
+	d.read()
+	d.pause()
+	for id := range int64(20) {
+		d.put(0, fmt.Sprint("k", 19-id), "a", id+21)
+	}
+	sent := d.drain()
+	for id := range int64(20) {
+		if first, second := slices.Index(sent, id+1), slices.Index(sent, 40-id); first < 0 || second < first {
+			t.Fatalf("published %v", sent)
+		}
+	}
 }
