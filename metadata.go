@@ -63,9 +63,9 @@ func SetEvent(msg *message.Message, eventType string, version int, occurredAt ti
 }
 
 // SetDueAt keeps a message in the outbox until the given time on the database's clock. It may be late by the
-// forwarder's PollInterval. A delayed message takes its place in the order of its key when it is due, and does not
-// block others. Messages delayed by Watermill's components/delay work too; a time takes precedence over a duration. A
-// past time delays nothing, so a copy of delayed metadata is not delayed.
+// forwarder's PollInterval. A delayed message follows those of its key that were committed before it was written; no
+// other waits for it. Messages delayed by Watermill's components/delay work too; a time takes precedence over a
+// duration. A past time delays nothing, so a copy of delayed metadata is not delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	core.SetDueAt(msg, at)
 }

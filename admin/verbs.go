@@ -85,7 +85,7 @@ var (
 // Messages of the outbox are published under the same UUIDs, after pending messages of their keys with lower ids.
 // Messages with higher ids wait once a forwarder has found the requeued ones: within a poll interval, and before
 // anything else of a topic that was paused or unavailable. Messages of one key that one act requeues are published in
-// the order of their ids, unless the topic of some is paused. An inbox recognises a second copy within its retention.
+// the order of their ids. An inbox recognises a second copy within its retention.
 // JetStream accepts a copy because each requeue starts a new generation. A message of the inbox is handled at its next
 // delivery: the broker must redeliver it, or use Redrive.
 //

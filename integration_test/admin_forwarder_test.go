@@ -312,7 +312,8 @@ func TestRequeuedOfAPausedTopicBlocksItsKey(t *testing.T) {
 	cfg := quickConfig()
 	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { return nil })
 	eventually(t, func() bool { return strings.Contains(w.State(), "topics not published to") }, "it is paused")
-	r, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{Topic: "paused", States: []admin.State{admin.Dead}}})
+	filter := admin.Filter{Topic: "paused", States: []admin.State{admin.Dead}}
+	r, err := a.Requeue(t.Context(), admin.Action{Filter: filter})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, r.Touched)
 	for n := range 2 { // a read of due messages that begins later finds it

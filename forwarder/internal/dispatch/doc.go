@@ -54,9 +54,11 @@
 //
 // RowsRead gets the rows of each key in order, and every rule preserves it: no row of a key is in memory above the id
 // from which its key, or the topic that it waits for, is deferred. A row that was committed late goes before rows in
-// memory with higher ids, unless they are in flight. A due row goes to the end of its key's queue; if it is not kept it
-// returns with the next due rows. A key is blocked when a publish fails, not when the failure is settled. A key has one
-// call at a time, not counting hung ones.
+// memory with higher ids, unless they are in flight. A due row goes to the end of its key's queue, once its lane's
+// cursor has reached it: until then lower rows of its key may be unread. If it is not kept it returns with the next due
+// rows. A requeued row blocks its key from the first read of due rows that sees it, even if its topic is closed. A key
+// is blocked when a publish fails, not when the failure is settled. A key has one call at a time, not counting hung
+// ones.
 //
 // # Catching up
 //
@@ -86,8 +88,9 @@
 //	rows of a key               Config.KeyRows; the rest is deferred
 //	keys that wait for topics   Config.Deferred, about 100 bytes each. Other deferred rows take no memory.
 //	catching up                 half of the room for keys, half for topics; 1,024 keys in a read
-//	due rows that are not kept  return with the next read of due rows, which leaves out closed topics (except the first
-//	                            for a drain or a new lane), and delayed rows of up to 64 blocked keys that have many
+//	due rows that are not kept  return with the next read of due rows. Unless they block their keys, it leaves out those
+//	                            of closed topics (except the first for a drain or a new lane), and of up to 64 blocked
+//	                            keys that have many
 //	blocked rows                no bound with a key, about 300 bytes each: each blocked key must be known. Without a
 //	                            key Config.Deferred; beyond that they are only read with other due rows
 //	unsettled results           beyond twice Config.Rows nothing more is read

@@ -117,8 +117,8 @@ func (f *forwarder) started(c *dispatch.Call) {
 	f.calls = append(f.calls, o)
 }
 
-// checkFound checks that no requeued row that a read has found is overtaken by a row of its key with a higher id, unless
-// was tried before or is a probe: then it may have been about to go.
+// checkFound checks that no requeued row that a read has found is overtaken by a row of its key with a higher id,
+// unless that was tried before or is a probe: then it may have been about to go.
 func (f *forwarder) checkFound(c *dispatch.Call, msg *record) {
 	r := c.Row
 	if r.Attempts > 0 || c.Probe {

@@ -225,8 +225,8 @@ func (f *forwarder) evaluate(r *reading) {
 		a.nextXid, a.seq, a.rewind, idsOf(a.ready), idsOf(a.byID), idsOf(a.due), idsOf(a.caught))
 }
 
-// requeued lists the requeued rows that a read of due rows finds, as they block their keys: all of the lanes in which it
-// does not hit its limit.
+// requeued lists the requeued rows that a read of due rows finds, as they block their keys: all of the lanes in which
+// it does not hit its limit.
 func (f *forwarder) requeued(r *reading) (found []rowOf) {
 	if !r.req.Due {
 		return nil

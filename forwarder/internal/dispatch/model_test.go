@@ -289,8 +289,8 @@ func (m *model) landed(msg *record) {
 		return
 	}
 	for _, e := range m.db.byKey[msg.key] {
-		if e != msg && e.sent == 0 && !e.delayed && !e.excused && !e.gone && !(e.wasDead && !m.db.blockKeyOnDead) && e.tx.committed > 0 &&
-			e.tx.committed < msg.inserted && (e.topic == msg.topic && !msg.delayed || !m.overflowed) {
+		if e != msg && e.sent == 0 && !e.delayed && !e.excused && !e.gone && !(e.wasDead && !m.db.blockKeyOnDead) &&
+			e.tx.committed > 0 && e.tx.committed < msg.inserted && (e.topic == msg.topic && !msg.delayed || !m.overflowed) {
 			m.failf("row %v is sent before row %v, whose transaction had committed before it was inserted", msg, e)
 		}
 	}

@@ -116,7 +116,8 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 // keepsDue reports whether a due row of a key is kept: no other row of the key has to be read before it.
 func (d *Dispatcher) keepsDue(l *lane, r *Row) bool {
 	k := l.keys[r.Key]
-	return r.ID <= l.cursor && l.waits[r.Key].topic == nil && (k == nil || k.low == 0 && len(k.blockedIDs) == 0 && !d.defers(k, 0))
+	return r.ID <= l.cursor && l.waits[r.Key].topic == nil &&
+		(k == nil || k.low == 0 && len(k.blockedIDs) == 0 && !d.defers(k, 0))
 }
 
 // defers reports whether a row of a key that is read is deferred instead of kept.
