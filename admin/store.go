@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -222,8 +223,11 @@ func (s store) change(ctx context.Context, d *doing, states []State, batch []pla
 			deadLetters[i] = d.deadLetters[p.digest()]
 		}
 		statement, argument = sqltext.RedriveInbox, deadLetters
-	case statement == "": // for requeue, replay and reconcile
+	case statement != "":
+	case s.in == Outbox: // for requeue, replay and reconcile
 		statement, argument = sqltext.Requeue, d.skipped
+	default:
+		return 0, fmt.Errorf("admin: act %q has no statement for the %s", d.verb.Name, s.in)
 	}
 	owners, ids := arrays(batch)
 	args := []any{owners, ids, names(states), d.result.AuditID, argument}
