@@ -462,7 +462,7 @@ func TestAdminClean(t *testing.T) {
 }
 
 // TestRetryNowMeetsEachMessageOnce makes more than a batch of messages due. The scan in due order must not find them
-// again.
+// again, not even if they fail again meanwhile.
 func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 	h := onPgx(t)
 	const rows = 1200
@@ -480,4 +480,15 @@ func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 		require.NoError(t, err, name)
 		assert.EqualValues(t, rows, r.Touched, name)
 	}
+	r, err := newAdmin(t, h).RetryNow(ctx, admin.Action{
+		Filter: admin.Filter{All: true, In: admin.Queue}, Reason: "now",
+		Progress: func(context.Context, admin.Result) { // a dispatcher has tried those of the first batch
+			h.exec(t, "UPDATE inbox_queue SET due_at = now() + interval '1 hour', attempts = attempts + 1 WHERE attempts = 1 "+
+				"AND history IS NOT NULL AND jsonb_array_length(history) = 2")
+		},
+	})
+	require.NoError(t, err)
+	assert.EqualValues(t, rows, r.Touched, "queue, while messages fail again")
+	assert.EqualValues(t, rows, r.Matched.N)
+	assert.Zero(t, r.Skipped)
 }
