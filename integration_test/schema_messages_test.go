@@ -105,6 +105,11 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 		require.True(t, p.Warning)
 		require.Contains(t, p.Cure, ` TO "`+role+`"`)
 	}
+	admin.exec(t, fmt.Sprintf(`REVOKE USAGE ON SCHEMA "Shop" FROM "%s"`, role))
+	of, err = schema.Check(t.Context(), admin.with(t, names).db, cfg)
+	require.ErrorIs(t, err, schema.ErrSchemaChanged, "the owner's own right to the schema does not help the role")
+	require.Equal(t, `schema "Shop" denies USAGE to role "`+role+`": `+usage, of[0].String())
+	admin.exec(t, of[0].Cure)
 	admin.exec(t, names.Render(`insert into {outbox} (uuid, topic, payload) values ('one', 'orders', 'one')`))
 	broker, log := newFakeBroker(), newLogCapture(t)
 	f, err := forwarder.New(h.with(t, names).db, broker, quickConfig(), log)

@@ -108,12 +108,16 @@ func (c *inspection) lacks(
 ) (map[[2]string][]string, error) {
 	lacks := map[[2]string][]string{}
 	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var role, relation, privilege string
-		err := rows.Scan(&role, &relation, &privilege)
+		var kind, role, relation, privilege string
+		err := rows.Scan(&kind, &role, &relation, &privilege)
+		if kind == "SCHEMA" {
+			c.denied(need{kind: kind, relation: sqltext.Quote(relation)}, role, []string{privilege}, false)
+			return err
+		}
 		of := [2]string{role, relation}
 		lacks[of] = append(lacks[of], privilege)
 		return err
-	}, sqltext.CheckPrivileges, relations, privileges, roles)
+	}, sqltext.CheckPrivileges, relations, privileges, roles, c.names.OutboxName())
 	if err != nil {
 		return nil, fmt.Errorf("read privileges: %w", err)
 	}

@@ -52,17 +52,22 @@ SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.
        ON n.oid = c.relnamespace
  WHERE c.relname = $1::text AND c.relkind IN ('r', 'p') ORDER BY 1`
 
-	// CheckPrivileges lists the privileges that roles lack on existing relations: role, relation, privilege. A privilege
-	// on a single column counts.
+	// CheckPrivileges lists the privileges that roles lack on existing relations and on the schema of the outbox: kind of
+	// object, role, object, privilege. A privilege on a single column counts.
 	//
-	// Arguments: names, privileges, roles.
-	CheckPrivileges = `SELECT r.rolname::text, n.name, n.privilege
+	// Arguments: names, privileges, roles, name of the outbox.
+	CheckPrivileges = `SELECT '', r.rolname::text, n.name, n.privilege
   FROM unnest($1::text[], $2::text[]) AS n(name, privilege)
   JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)
   JOIN pg_catalog.pg_roles r ON r.rolname = ANY ($3::text[])
  WHERE NOT CASE WHEN c.relkind = 'S' THEN pg_catalog.has_sequence_privilege(r.oid, c.oid, n.privilege)
                 WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(r.oid, c.oid, n.privilege)
-                ELSE pg_catalog.has_any_column_privilege(r.oid, c.oid, n.privilege) END`
+                ELSE pg_catalog.has_any_column_privilege(r.oid, c.oid, n.privilege) END
+UNION ALL
+SELECT 'SCHEMA', r.rolname::text, s.nspname::text, 'USAGE'
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
+  JOIN pg_catalog.pg_roles r ON r.rolname = ANY ($3::text[])
+ WHERE c.oid = pg_catalog.to_regclass($4::text) AND NOT pg_catalog.has_schema_privilege(r.oid, s.oid, 'USAGE')`
 
 	// CheckCatalog returns the facts of the catalogs about some relations, one per row: relation, kind of fact, name,
 	// type, state, text. schema/catalog.txt has the facts of a database that Migrate made. A missing relation has no
