@@ -331,7 +331,7 @@ func TestCheckNamesTheSetting(t *testing.T) {
 	for _, p := range found {
 		cures[p.Object] = p.Cure
 	}
-	assert.Equal(t, "ALTER DATABASE \""+database+"\" RESET default_transaction_isolation, and reconnect",
+	assert.Equal(t, "change it, then reconnect: ALTER DATABASE \""+database+"\" RESET default_transaction_isolation",
 		cures["setting default_transaction_isolation"])
 	assert.Contains(t, cures, "setting synchronous_commit")
 	h.exec(t, "do $$ begin execute format('alter database %I reset all', current_database()); end $$")

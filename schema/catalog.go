@@ -166,7 +166,7 @@ func (c *inspection) column(want fact) {
 	object, alter := fmt.Sprintf("column %s.%s", table, want.name), "ALTER TABLE "+table+" ALTER COLUMN "+want.name
 	got, ok := c.fact(want.relation, "column", want.name)
 	if !ok {
-		c.problem(object, c.definition(want), "is missing")
+		c.problem(object, c.addColumn(want, false), "is missing")
 		return
 	}
 	if got.typ != want.typ {
@@ -182,9 +182,9 @@ func (c *inspection) column(want fact) {
 	if normalized(got.text) == normalized(c.printed(want.text)) {
 		return
 	}
-	cure, why := c.definition(want), ""
-	if strings.HasPrefix(want.text, "DEFAULT ") {
-		cure = alter + " SET " + c.names.Render(want.text)
+	cure, why := c.addColumn(want, true), ""
+	if !strings.HasPrefix(want.text, "GENERATED ") {
+		cure = "ALTER TABLE " + table + strings.Join(c.expression(want, got), ",")
 	}
 	if strings.Contains(want.text, "pg_current_xact_id") {
 		why = ": the transaction id must be assigned before the row id, or messages are handled out of order, or late"
@@ -192,6 +192,21 @@ func (c *inspection) column(want fact) {
 	if want.text != "" || !strings.HasPrefix(got.text, "DEFAULT ") { // their default, for columns that we always write
 		c.problem(object, cure, "has %q, not %q%s", got.text, c.printed(want.text), why)
 	}
+}
+
+// expression returns the clauses of ALTER TABLE that give a column the default that it should have.
+func (c *inspection) expression(want, got fact) (clauses []string) {
+	alter := " ALTER COLUMN " + want.name
+	switch {
+	case got.text == "IDENTITY":
+		clauses = append(clauses, alter+" DROP IDENTITY")
+	case strings.HasPrefix(got.text, "GENERATED "):
+		clauses = append(clauses, alter+" DROP EXPRESSION")
+	}
+	if want.text != "" {
+		clauses = append(clauses, alter+" SET "+c.names.Render(want.text))
+	}
+	return clauses
 }
 
 // printed returns an expression with the names of sequences as this session prints them.

@@ -135,11 +135,15 @@ func (s liveSetting) origin() string {
 }
 
 func (s liveSetting) cure(ordinary string) string {
+	statement := "ALTER ROLE " + sqltext.Quote(s.role) + " SET " + s.name + " = '" + ordinary + "'"
 	switch s.source {
 	case "user", "database", "database user":
-		return s.origin() + " RESET " + s.name + ", and reconnect"
+		statement = s.origin() + " RESET " + s.name
 	case "client", "session":
 		return "remove it there"
 	}
-	return "ALTER ROLE " + sqltext.Quote(s.role) + " SET " + s.name + " = '" + ordinary + "', and reconnect"
+	if s.name == "default_transaction_read_only" { // the session that changes it has it too
+		statement = "BEGIN READ WRITE; " + statement + "; COMMIT"
+	}
+	return "change it, then reconnect: " + statement
 }

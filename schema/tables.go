@@ -72,18 +72,39 @@ func (c *inspection) create(want fact) string {
 	case c.behind:
 		return runMigrate
 	case want.kind == "sequence":
-		return "create it again, and before anything is written have it pass the ids that are used (SELECT setval('" +
+		return "create it again, " + grantAgain + ", and before anything is written have it pass the ids that are used (SELECT setval('" +
 			name + "', max(id)) FROM " + c.names.Render(strings.Replace(want.relation, "_id_seq", "", 1)) + "): " + made
 	case want.relation == "{migrations}":
 		return "restore it, or create it and record the migrations as the last statement of each of schema.Files does"
 	}
-	return "create it again: " + made
+	return "create it again, then " + grantAgain + ": " + made
 }
 
-// definition returns the cure for a column that ALTER TABLE cannot fix.
-func (c *inspection) definition(want fact) string {
+const grantAgain = "grant its use again, as schema.Roles or outboxctl migrate roles prints it"
+
+// addColumn returns the cure for a missing column, or for one that ALTER COLUMN cannot fix.
+func (c *inspection) addColumn(want fact, there bool) string {
 	if c.behind {
 		return runMigrate
 	}
-	return "compare the table with: " + c.statement(" TABLE "+c.names.Render(want.relation)+" ")
+	column := want.name + " " + want.typ
+	if want.state == "NOT NULL" {
+		column += " NOT NULL"
+	}
+	expression, generated := strings.CutPrefix(c.names.Render(want.text), "GENERATED ")
+	switch {
+	case generated:
+		column += " GENERATED ALWAYS AS (" + expression + ") STORED"
+	case expression != "":
+		column += " " + expression
+	}
+	table := "ALTER TABLE " + c.names.Render(want.relation)
+	switch {
+	case there:
+		return "replace it, which rewrites the table and drops its indexes, then check again: " + table +
+			" DROP COLUMN " + want.name + ", ADD COLUMN " + column
+	case want.state == "NOT NULL" && want.text == "":
+		return "restore the table from a backup, or, if it is empty, add the column: " + table + " ADD COLUMN " + column
+	}
+	return "add it, then check again, because its indexes are lost too: " + table + " ADD COLUMN " + column
 }
