@@ -48,8 +48,8 @@ const (
 	firstStep    = 256
 	laneStep     = 32 // instead of firstStep when reading 64 lanes
 	maxStep      = 1 << 14
-	matchingStep = 1 << 16 // instead of maxStep when reading only matching rows
-	quickStep    = 10 * time.Millisecond
+	matchingStep = 1 << 16                // instead of maxStep when reading only matching rows
+	quickStep    = 100 * time.Millisecond // on a busy server even small steps wait longer for a processor than they take
 )
 
 // next makes one step, and lets the following step read more rows if there is time. For an error group it compares the
