@@ -81,9 +81,10 @@ var errNotPartitioned = errors.New("admin: the outbox is not partitioned: use Cl
 // ago than the retention, then drops the empty ones. Partitions with pending or dead messages stay, and the result
 // names these messages. It looks for them while the partition is locked, so none is lost.
 //
-// Writers and readers wait for its locks for at most 100 ms at a time, and it tries for about ten seconds. Emptying
-// waits for transactions that used the partition, dropping for all that wrote to the outbox. Partitions in use are left
-// for the next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
+// Writers and readers wait for its locks for at most 100 ms at a time. It tries each step for about ten seconds: to
+// make partitions, to empty one, to drop the empty ones. After a step that found no moment it tries the others once.
+// Emptying waits for transactions that used the partition, dropping for all that wrote to the outbox. Partitions in use
+// are left for the next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
 //
 // It returns its result even with an error: that the outbox is not partitioned, ErrNoActor, an error that names an
 // invalid field or the owner of the table, or an error of the database or the context.
