@@ -246,32 +246,18 @@ const (
 
 // checkDead reports dead messages.
 func (e *doctorRun) checkDead(ctx context.Context) error {
-	now, err := e.now(ctx)
-	if err != nil {
-		return err
-	}
 	for _, in := range []Table{Outbox, Inbox, Queue} {
 		groups, err := e.groups(ctx, Filter{In: in, States: []State{Dead}}, brisk)
 		if err != nil {
 			return err
 		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
-			again, owner, then, byHand := requeue.Name, "topic", "", ""
-			switch in {
-			case Outbox:
-				var topics []string
-				for _, topic := range g.Topics {
-					topics = append(topics, literal(topic))
-				}
-				byHand =
-					"; this statement requeues all dead messages of these topics, whatever their error, a thousand at a time: " +
-						strings.NewReplacer("{time}", stamp(now), "{topics}", strings.Join(topics, ", ")).Replace(
-							e.db.Render(sqltext.RequeueByHand))
-			case Inbox:
-				again, owner, then = redrive.Name, "consumer", ", which publishes their dead letters again"
+			again, owner, then := requeue.Name, "topic", ""
+			if in == Inbox {
+				again, owner, then = redrive.Name, "consumer", ", which publishes the original messages again"
 			}
 			cure := "fix the cause, then " + again + " them" + e.command(commands[in], again+" --group", g.ID) + then +
-				", or discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand
+				", or discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY")
 			e.findOf(in, "", "dead", Warning, fmt.Sprintf("%s, %s %s, the newest with %q",
 				messages(g.Count, "of the "+in.String(), "is dead", "are dead"), owner,
 				strings.Join(g.Topics[:min(len(g.Topics), 5)], ", "), g.Example), cure)

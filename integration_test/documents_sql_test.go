@@ -181,10 +181,6 @@ func TestDoctorsStatements(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
 	for check, do := range map[string]func() error{
-		"dead": func() error {
-			_, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{Topic: "bookings"}})
-			return err
-		},
 		"failing": func() error {
 			_, err := a.Discard(t.Context(), admin.Action{
 				Filter: admin.Filter{IDs: []string{"43"}, States: []admin.State{admin.Failing}}, Reason: "hand",
@@ -249,13 +245,13 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 			FROM generate_series(1, 1500) i`)
 	}
 	fill()
-	statements := []string{statementOf.FindStringSubmatch(": " + findings(t, h)["dead"].Cure)[1]} // as printed by Doctor
+	var statements []string
 	for _, statement := range pageStatements(t) {
 		if regexp.MustCompile(`(?m)^UPDATE `).MatchString(statement) && strings.Contains(statement, "LIMIT 1000") {
 			statements = append(statements, statement)
 		}
 	}
-	require.Len(t, statements, 2)
+	require.Len(t, statements, 1)
 	for _, statement := range statements {
 		fill()
 		met, next := map[int64]int{}, statement
@@ -268,9 +264,6 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 			}
 			rows.Close()
 			require.NoError(t, rows.Err(), next)
-			if !strings.Contains(statement, "id > 0") {
-				changed = rows.CommandTag().RowsAffected()
-			}
 			if changed == 0 {
 				break
 			}

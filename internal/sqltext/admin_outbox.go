@@ -11,13 +11,8 @@ const (
 	// LastOutboxID returns the largest id, which bounds an act.
 	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
-	// RequeueByHand is the statement that Doctor suggests to operators without another tool. It requeues, as Requeue does,
-	// the first 1,000 dead messages of some topics that died before a given time, so that messages that die again are not
-	// requeued again. It waits for locked rows; otherwise later rows of their keys would be sent first. DiscardByHand
-	// discards one row. Doctor fills in {topics}, {time} and {id}.
-	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
-		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead +
-		` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`
+	// DiscardByHand is the statement that Doctor suggests to operators without another tool. It discards one row. Doctor
+	// fills in {id}.
 	DiscardByHand = `UPDATE {outbox} o SET ` + discarded +
 		`, last_error = left(concat_ws('; before: ', 'discarded by hand', o.last_error), 1024) WHERE o.id = {id} ` +
 		`AND o.published_at IS NULL`
