@@ -26,7 +26,7 @@ type Message struct {
 	LastError  string    `json:"last_error,omitempty"`
 	ErrorGroup string    `json:"error_group,omitempty"` // the ID of its ErrorGroup
 	CreatedAt  time.Time `json:"created_at"`            // in the inbox: time of the last requeue or redrive
-	DueAt      time.Time `json:"due_at,omitzero"`
+	DueAt      time.Time `json:"due_at,omitzero"`       // of a message that is ready, delayed or failing
 	DeadAt     time.Time `json:"dead_at,omitzero"`
 	SettledAt  time.Time `json:"settled_at,omitzero"` // published, processed or discarded
 	// Metadata is the message's metadata; nil in the inbox.

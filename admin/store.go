@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -183,6 +185,9 @@ func (s store) show(ctx context.Context, places []place) ([]Message, error) {
 		}
 		if s.in == Outbox && m.Attempts == 1 && m.LastError == "" {
 			m.Attempts = 0 // requeued by an operator, with no failure since
+		}
+		if !slices.Contains([]State{Ready, Delayed, Failing}, m.State) {
+			m.DueAt = time.Time{} // the column keeps the time of the last retry
 		}
 		if m.State == Done && !strings.HasPrefix(m.LastError, discard.Stored+" by ") {
 			m.LastError, m.ErrorGroup = "", "" // it is over; the timeline keeps it

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -404,4 +405,20 @@ func TestOutboxctlCompletes(t *testing.T) {
 		assert.Zero(t, r.code)
 		assert.NotContains(t, r.out+r.err, "canary")
 	}
+}
+
+// TestOutboxctlShowsTheSameTimes: an act on a message of the inbox resets its column, and a dead message is not due.
+func TestOutboxctlShowsTheSameTimes(t *testing.T) {
+	h := onPgx(t)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, dead_at, attempts, last_error)
+		VALUES ('shop/book', 'm1', now() - interval '2 hours', now() - interval '1 hour', 3, 'no')`)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, due_at, dead_at, attempts, last_error)
+		VALUES ('u1', 'orders', now() + interval '1 hour', now(), 3, 'no')`)
+	c := ctl{t: t, url: h.url}
+	require.Zero(t, c.run("inbox", "requeue", "shop/book:m1", "--yes").code)
+	written := regexp.MustCompile(`(?m)^written .*$`)
+	found, shown := c.run("find", "m1").out, c.run("inbox", "show", "shop/book:m1").out
+	require.NotEmpty(t, written.FindString(shown), shown)
+	assert.Equal(t, written.FindString(shown), written.FindString(found))
+	assert.NotRegexp(t, `(?m)^due `, c.run("find", "u1").out)
 }

@@ -83,7 +83,7 @@ func groupErrors(ctx context.Context, ad *admin.Admin, f admin.Filter, tables []
 }
 
 func (a *app) printGroups(groups []errorGroup) error {
-	g := grid{heads: []string{"GROUP", "IN", "COUNT", "FIRST", "LAST", "TOPICS", "ERROR"}, empty: "no errors"}
+	g := grid{heads: []string{"GROUP", "IN", "COUNT", "FIRST", "LAST", "TOPICS OR CONSUMERS", "ERROR"}, empty: "no errors"}
 	for _, e := range groups {
 		g.rows = append(g.rows, plain(e.ID, e.In.String(), number(e.Count), since(e.First), since(e.Last),
 			strings.Join(e.Topics, ", "), e.Text))

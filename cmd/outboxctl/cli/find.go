@@ -38,7 +38,7 @@ by UUID, searching millions of messages takes seconds, newest first.`,
 					err = errFound
 				}
 				return l, err
-			}, a.printFound)
+			}, func(l *admin.List) error { return a.printFound(cmd.Context(), ad, l) })
 			if err == nil && !found {
 				return exitCode(exitFailed)
 			}
@@ -58,7 +58,7 @@ func inOutbox(l *admin.List) bool {
 }
 
 // printFound describes a few messages, or lists many.
-func (a *app) printFound(list *admin.List) error {
+func (a *app) printFound(ctx context.Context, ad *admin.Admin, list *admin.List) error {
 	if n := len(list.Messages); n == 0 || n > fewFound {
 		g := grid{heads: []string{"IN", "ID", "STATE", "SINCE", "TOPIC", "KEY", "ATTEMPTS", "ERROR"}, empty: "not found"}
 		if list.Next != "" {
@@ -83,7 +83,11 @@ func (a *app) printFound(list *admin.List) error {
 			if err := a.say("%-12s the %s, %s for %s", "found in", m.In, string(m.State), since(summary.Since(&m))); err != nil {
 				return err
 			}
-			if err := a.printMessage(&m, "", false); err != nil {
+			timeline, err := ad.Timeline(ctx, m.In, m.ID)
+			if err != nil && ctx.Err() == nil { // an interrupt still prints what was found
+				return err
+			}
+			if err := a.printMessage(&m, timeline, false); err != nil {
 				return err
 			}
 		}

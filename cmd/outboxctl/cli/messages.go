@@ -90,17 +90,8 @@ func (a *app) get(in admin.Table) *cobra.Command {
 			if shown.Timeline, err = ad.Timeline(cmd.Context(), in, args[0]); err != nil {
 				return err
 			}
-			since := ""
-			for _, e := range shown.Timeline {
-				switch e.What {
-				case "written":
-					m.CreatedAt = e.At // an act that requeues a message of the inbox resets the column
-				case "requeue", "redrive":
-					since = " since the " + e.What
-				}
-			}
 			return a.show(shown, func() error {
-				if err := a.printMessage(m, since, payload); err != nil {
+				if err := a.printMessage(m, shown.Timeline, payload); err != nil {
 					return err
 				}
 				return a.printTimeline(shown.Timeline)
@@ -110,12 +101,21 @@ func (a *app) get(in admin.Table) *cobra.Command {
 	return cmd
 }
 
-// printMessage prints the fields of a message. Its attempts count from since; "" = all.
-func (a *app) printMessage(m *admin.Message, since string, payload bool) error {
+// printMessage prints the fields of a message.
+func (a *app) printMessage(m *admin.Message, timeline []admin.Event, payload bool) error {
+	written, since := m.CreatedAt, ""
+	for _, e := range timeline {
+		switch e.What {
+		case "written":
+			written = e.At // an act that requeues a message of the inbox resets the column
+		case "requeue", "redrive":
+			since = " since the " + e.What // the attempts are counted
+		}
+	}
 	lines := [][2]string{
 		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key},
 		{"consumer", m.Consumer},
-		{"attempts", attempts(*m) + since}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)},
+		{"attempts", attempts(*m) + since}, {"written", moment(written)}, {"due", moment(m.DueAt)},
 		{"died", moment(m.DeadAt)},
 		{"settled", moment(m.SettledAt)}, {"error", m.LastError}, {"error group", m.ErrorGroup},
 	}
