@@ -62,14 +62,6 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 			add("rule")
 		case "check":
 			add("constraint")
-			e.find("constraint", Warning, fmt.Sprintf("constraint %s of table %s may refuse to record the outcome of a "+
-				"message, which is then sent or handled again and again", name, table),
-				fmt.Sprintf("drop it, unless it allows every value that this library writes: ALTER TABLE %s DROP CONSTRAINT %s",
-					table, name))
-		case "foreign key":
-			e.find("constraint", Warning, fmt.Sprintf("foreign key %s of table %s keeps messages from being deleted: the "+
-				"clean-up of the rest fails too", name, table),
-				fmt.Sprintf("drop it, or create it with ON DELETE CASCADE: ALTER TABLE %s DROP CONSTRAINT %s", table, name))
 		case "unique", "unique constraint":
 			drop := "DROP INDEX " + name
 			if what == "unique constraint" { // Postgres refuses to drop its index
@@ -104,25 +96,10 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 				"raise its maximum: ALTER SEQUENCE "+table+" NO MAXVALUE")
 		}
 	}, sqltext.DoctorObstacles, e.tables("{outbox}", "{inbox}", "{queue}"), e.db.Tables().WithDefaults().Outbox)
-	if err == nil {
-		err = e.ids(ctx)
-	}
 	if err != nil {
 		return err
 	}
 	return e.elsewhere(ctx)
-}
-
-// ids reports a sequence that was not restored, or not replicated, with the rows of the outbox.
-func (e *doctorRun) ids(ctx context.Context) error {
-	var last, largest int64
-	return e.rows(ctx, []any{&last, &largest}, func() {
-		e.find("sequence", Critical, fmt.Sprintf("sequence %s is at %d, and table %s has ids up to %d: the next messages "+
-			"fail as duplicates, or are published out of order", e.db.Render("{outbox_id_seq}"), last,
-			e.db.Render("{outbox}"), largest),
-			"as the owner of the tables, before anything else is written: "+
-				e.db.Render("SELECT setval({outbox_id_seq_text}, max(id)) FROM {outbox}"))
-	}, sqltext.DoctorIDs)
 }
 
 // elsewhere reports outboxes of the same name in other schemas, which writers with a wrong search_path fill.

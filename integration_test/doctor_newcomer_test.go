@@ -151,29 +151,6 @@ func TestDoctorOfObstacles(t *testing.T) {
 			make: []string{"ALTER SEQUENCE outbox_id_seq MAXVALUE 100"}, check: "sequence", says: "has 100 numbers left",
 			cures: "NO MAXVALUE", severity: admin.Critical,
 		},
-		"sequence set back": {
-			make: []string{
-				"INSERT INTO outbox (uuid, topic) SELECT i, 'x' FROM generate_series(1, 3) i",
-				"SELECT setval('outbox_id_seq', 1)",
-			},
-			check: "sequence", says: `sequence "outbox_id_seq" is at 1, and table "outbox" has ids up to 3`,
-			cures: "setval", severity: admin.Critical,
-		},
-		"check that refuses outcomes": {
-			make:  []string{`ALTER TABLE outbox ADD CONSTRAINT "my Check" CHECK (attempts < 3)`},
-			check: "constraint", says: `constraint "my Check" of table "outbox" may refuse`,
-			cures: `ALTER TABLE "outbox" DROP CONSTRAINT "my Check"`, severity: admin.Warning,
-		},
-		"check of the queue": {
-			make:  []string{"ALTER TABLE inbox_queue ADD CHECK (state <> 'dead')"},
-			check: "constraint", says: `constraint inbox_queue_state_check1 of table "inbox_queue" may refuse`,
-			cures: "DROP CONSTRAINT inbox_queue_state_check1", severity: admin.Warning,
-		},
-		"foreign key": {
-			make:  []string{"CREATE TABLE invoices (message bigint REFERENCES outbox)"},
-			check: "constraint", says: `foreign key invoices_message_fkey of table invoices keeps messages`,
-			cures: "ALTER TABLE invoices DROP CONSTRAINT invoices_message_fkey", severity: admin.Warning,
-		},
 		"another schema": {
 			make: []string{
 				"CREATE SCHEMA other", "CREATE TABLE other.outbox (LIKE outbox INCLUDING ALL)",
@@ -213,16 +190,6 @@ func TestDoctorOfObstacles(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestDoctorLetsConstraintsBe: they are ours, or on columns that only writers set, or delete rows with the message.
-func TestDoctorLetsConstraintsBe(t *testing.T) {
-	needsPlainOutbox(t)
-	h := onPgx(t)
-	h.exec(t, "ALTER TABLE outbox ADD CHECK (topic <> ''), ADD CHECK (octet_length(payload) < 1e6)")
-	h.exec(t, "CREATE TABLE remarks (message bigint REFERENCES outbox ON DELETE CASCADE)")
-	assert.NotContains(t, findings(t, h), "constraint")
-	assert.NotContains(t, findings(t, h), "sequence")
 }
 
 // TestDoctorOfAStandbyThatIsGone: commits wait for the standby, forwarders cannot renew their leases, and ending a

@@ -66,9 +66,7 @@ const (
 
 	// DoctorObstacles lists user-made objects on the tables that may swallow, refuse or hide rows: kind, table, name. rule
 	// and trigger (of any update): they may refuse to settle a row; schema.Check reports those that swallow inserts.
-	// check: a constraint that is not validated, or is on columns that we change, unlike ours, which name 'seen' or
-	// 'infinity'. foreign key: it keeps rows from being deleted; the table is the user's. unique: an index that refuses
-	// rows that ours accept; unique constraint: such an index of a constraint. child: a
+	// unique: an index that refuses rows that ours accept; unique constraint: such an index of a constraint. child: a
 	// table that inherits. detached: a table that has the name of a partition of the outbox, but is not attached.
 	// nodefault: a partitioned outbox without a default. security: row security that applies to a role that is not the
 	// owner. sequence: the number of ids left.
@@ -84,14 +82,9 @@ SELECT 'trigger', p.name, g.tgname::text
    AND g.tgparentid = 0
 UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r ON r.ev_class = p.oid
   AND r.ev_enabled <> 'D'
-UNION ALL SELECT 'check', t.name, quote_ident(k.conname) FROM t JOIN pg_class c ON c.oid = t.oid
-  JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c' AND k.conname <> c.relname || '_below'
- WHERE NOT k.convalidated OR pg_get_constraintdef(k.oid) !~ '''(seen|infinity)''' AND EXISTS (SELECT FROM pg_attribute a
-       WHERE a.attrelid = t.oid AND a.attnum = ANY (k.conkey) AND a.attname = ANY (ARRAY['state', 'due_at', 'attempts',
-         'crashes', 'last_error', 'published_at', 'processed_at', 'done_at', 'dead_at', 'owner', 'locked_until',
-         'history']))
-UNION ALL SELECT 'foreign key', k.conrelid::regclass::text, quote_ident(k.conname) FROM t
-  JOIN pg_constraint k ON k.confrelid = t.oid AND k.contype = 'f' AND k.confdeltype IN ('a', 'r') AND k.conparentid = 0
+UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_class c ON c.oid = t.oid
+  JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
+   AND NOT k.convalidated AND k.conname <> c.relname || '_below' WHERE t.relkind = 'r'
 UNION ALL SELECT CASE WHEN k.oid IS NULL THEN 'unique' ELSE 'unique constraint' END, t.name,
        coalesce(quote_ident(k.conname), x.indexrelid::regclass::text)
   FROM t JOIN pg_index x ON x.indrelid = t.oid AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
@@ -112,13 +105,6 @@ UNION ALL SELECT 'sequence', s.seqrelid::regclass::text, (s.seqmax - coalesce(pg
    AND has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
    AND s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0) < 1000000
 ORDER BY 1, 2, 3`
-
-	// DoctorIDs returns the last number of the outbox's sequence and the largest id, if the sequence is behind it.
-	DoctorIDs = `SELECT coalesce(s.last, 0), s.id
-  FROM (SELECT pg_sequence_last_value(q.oid) AS last, (SELECT max(o.id) FROM {outbox} o) AS id
-          FROM (SELECT to_regclass({outbox_id_seq_text})::oid AS oid) q
-         WHERE has_sequence_privilege(q.oid, 'SELECT, USAGE')) s
- WHERE s.id > coalesce(s.last, 0)`
 
 	// DoctorPrepared lists prepared transactions older than this many seconds.
 	//
