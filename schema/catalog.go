@@ -203,7 +203,11 @@ func (c *inspection) expression(want, got fact) (clauses []string) {
 	case strings.HasPrefix(got.text, "GENERATED "):
 		clauses = append(clauses, alter+" DROP EXPRESSION")
 	}
-	if want.text != "" {
+	switch want.text {
+	case "":
+	case "IDENTITY":
+		clauses = append(clauses, alter+" ADD GENERATED ALWAYS AS IDENTITY")
+	default:
 		clauses = append(clauses, alter+" SET "+c.names.Render(want.text))
 	}
 	return clauses

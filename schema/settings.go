@@ -143,7 +143,7 @@ func (s liveSetting) cure(ordinary string) string {
 		return "remove it there"
 	}
 	if s.name == "default_transaction_read_only" { // the session that changes it has it too
-		statement = "BEGIN READ WRITE; " + statement + "; COMMIT"
+		return "unless it was set on purpose, change it, then reconnect: BEGIN READ WRITE; " + statement + "; COMMIT"
 	}
 	return "change it, then reconnect: " + statement
 }

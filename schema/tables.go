@@ -72,7 +72,7 @@ func (c *inspection) create(want fact) string {
 	case c.behind:
 		return runMigrate
 	case want.kind == "sequence":
-		return "create it again, " + grantAgain + ", and before anything is written have it pass the ids that are used (SELECT setval('" +
+		return "create it again, " + grantAgain + ", and before anything is written set it past the used ids (SELECT setval('" +
 			name + "', max(id)) FROM " + c.names.Render(strings.Replace(want.relation, "_id_seq", "", 1)) + "): " + made
 	case want.relation == "{migrations}":
 		return "restore it, or create it and record the migrations as the last statement of each of schema.Files does"
@@ -93,6 +93,8 @@ func (c *inspection) addColumn(want fact, there bool) string {
 	}
 	expression, generated := strings.CutPrefix(c.names.Render(want.text), "GENERATED ")
 	switch {
+	case want.text == "IDENTITY":
+		column += " GENERATED ALWAYS AS IDENTITY"
 	case generated:
 		column += " GENERATED ALWAYS AS (" + expression + ") STORED"
 	case expression != "":
@@ -103,8 +105,9 @@ func (c *inspection) addColumn(want fact, there bool) string {
 	case there:
 		return "replace it, which rewrites the table and drops its indexes, then check again: " + table +
 			" DROP COLUMN " + want.name + ", ADD COLUMN " + column
-	case want.state == "NOT NULL" && want.text == "":
-		return "restore the table from a backup, or, if it is empty, add the column: " + table + " ADD COLUMN " + column
+	case generated || want.name == "last_error":
+		return "add it, then check again, because its indexes are lost too: " + table + " ADD COLUMN " + column
 	}
-	return "add it, then check again, because its indexes are lost too: " + table + " ADD COLUMN " + column
+	return "rename it back, or restore the table from a backup, or, if it is empty, add it and check again: " + table +
+		" ADD COLUMN " + column
 }
