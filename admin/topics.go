@@ -11,8 +11,9 @@ import (
 
 // Pause stops forwarders from publishing a topic, and Dispatchers and Subscribers of a queue from claiming its
 // messages, until Resume. They notice within two seconds; publishes and handlers in flight finish. Keys whose next
-// message is of the topic wait; other topics continue. Pausing a paused topic changes the reason. Pause returns
-// ErrNoActor, an error that names an invalid field, or an error of the database.
+// message is of the topic wait; other topics continue. If you requeue more than 16,000 messages of one key meanwhile,
+// delayed messages of some other keys wait too. Pausing a paused topic changes the reason. Pause returns ErrNoActor, an
+// error that names an invalid field, or an error of the database.
 func (a *Admin) Pause(ctx context.Context, topic, reason string) error {
 	return a.topic(ctx, "pause", sqltext.PauseTopic, topic, reason)
 }

@@ -166,7 +166,7 @@ SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.wh
            AND o.published_at IS NULL AND (o.dead_at IS NULL OR $15::bool)
            AND o.lane IN (SELECT owned.lane FROM owned)) r`
 
-	// A row that blocks its key is read again by id when it is tried.
+	// A row that blocks its key is read again by id when it is tried. One past the cursor waits for the rows before it.
 	fetchDue = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid, r.topic, r.key,
@@ -174,7 +174,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
        ELSE jsonb_build_object('outbox_generation', r.metadata->'outbox_generation') END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
-              (o.attempts = 0 OR o.key = '') AND ` + whole + `
+              (o.key = '' OR o.attempts = 0 AND o.id <= owned.cursor) AND ` + whole + `
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL

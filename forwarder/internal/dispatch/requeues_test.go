@@ -73,6 +73,27 @@ func TestRequeuedOfAClosedTopicBlocksItsKey(t *testing.T) {
 	d.want(d.drain(), 1, 2)
 }
 
+// A requeued message of a closed topic that waits for a lower one of its key is not due: reads would follow each other,
+// and a drain would never end.
+func TestRequeuedBehindAWaitingRowIsQuiet(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "a", 1, 2)
+	d.table[2].dead = true // discarded
+	d.pause("a")
+	d.read()
+	d.sendAgain(2)
+	for range 5 {
+		d.read()
+		d.b.ReadAllDue()
+	}
+	d.read()
+	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"a"}) {
+		t.Errorf("quiet is %t, paused %v", quiet, paused)
+	}
+	d.pause()
+	d.want(d.drain(), 1, 2)
+}
+
 // A poll sees messages that an operator requeues while a topic is paused for unknown errors: messages written since
 // then follow them.
 func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {

@@ -89,6 +89,9 @@ func (d *Dispatcher) retrySooner(l *lane, b *blockedRow, due time.Time) {
 	if b.overdue && t != nil && t.closed {
 		return // it is postponed because of that
 	}
+	if b.waitsForRows && l.hasLower(b) {
+		return // each read of due rows returns it, and it would be due again at once
+	}
 	if b.index >= 0 && b.due.After(due) && !(b.waitsForBlocked && !b.isFirst()) {
 		d.schedule(l, b, due)
 	}
