@@ -83,9 +83,9 @@ func (a *app) printFound(ctx context.Context, ad *admin.Admin, list *admin.List)
 			if err := a.say("%-12s the %s, %s for %s", "found in", m.In, string(m.State), since(summary.Since(&m))); err != nil {
 				return err
 			}
-			timeline, err := ad.Timeline(ctx, m.In, m.ID)
-			if err != nil && ctx.Err() == nil { // an interrupt still prints what was found
-				return err
+			var timeline []admin.Event
+			if m.In == admin.Inbox {
+				timeline, _ = ad.Timeline(ctx, m.In, m.ID) // without it, the time is that of the last act
 			}
 			if err := a.printMessage(&m, timeline, false); err != nil {
 				return err
