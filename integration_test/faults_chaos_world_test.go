@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -353,14 +354,30 @@ func (c *chaos) settles() {
 	} else {
 		c.finish()
 	}
-	eventually(c.t, func() bool {
-		return c.h.count(c.t, `select count(*) from inbox_queue where state = 'processing'`) == 0
-	}, "all messages of the queue are done")
+	c.drained()
 	c.inbound.await(c.inbound.settled)
 	for _, p := range c.forwarding {
 		p.shutDown()
 	}
 	for _, p := range c.queueing {
 		p.end(c.t)
+	}
+}
+
+// drained waits until the queue is empty. A backlog may take long; one that does not shrink for as long as patience fails.
+func (c *chaos) drained() {
+	c.t.Helper()
+	const undone = `from inbox_queue where state = 'processing'`
+	for left := math.MaxInt; ; {
+		now := left
+		if !eventuallyTrue(func() bool { now = c.h.count(c.t, `select count(*) `+undone); return now < left }) {
+			c.t.Fatalf("%d messages of the queue are not done, none more within %s: %v", left, patience,
+				column[string](c.t, c.h, `select format('%s attempts %s crashes %s due in %s locked for %s: %s', message_id,
+					attempts, crashes, due_at - clock_timestamp(), locked_until - clock_timestamp(), last_error) `+undone+
+					` order by id limit 20`))
+		}
+		if left = now; left == 0 {
+			return
+		}
 	}
 }
