@@ -209,8 +209,11 @@ func (b *budget) holders() string {
 	if len(names) > most {
 		parts = append(parts, fmt.Sprintf("%d others have the rest", len(names)-most))
 	}
-	return fmt.Sprintf("all %d connections of Config.MaxConns are in use, %d callers wait (%s)", b.most, b.queue.Len(),
-		strings.Join(parts, ", "))
+	all := fmt.Sprintf("all %d connections of Config.MaxConns are in use", b.most)
+	if b.most == 1 {
+		all = "the only connection of Config.MaxConns is in use"
+	}
+	return fmt.Sprintf("%s, callers waiting: %d (%s)", all, b.queue.Len(), strings.Join(parts, ", "))
 }
 
 // logWait logs that a caller waits.

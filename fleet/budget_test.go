@@ -126,7 +126,8 @@ func TestFleetBudgetListsTheHolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`no connection available for "poor"`, "all 1 connections of Config.MaxConns are in use", `"greedy" has 1`,
+		`no connection available for "poor"`, "the only connection of Config.MaxConns is in use",
+		`callers waiting: 0 ("greedy" has 1)`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %q", want, err)
