@@ -38,7 +38,7 @@ const (
 // It waits for transactions that store or change the same messages, and then counts as later, but not for a handler
 // that has acked a message in its transaction: the result is Busy. Several calls in one transaction can deadlock
 // (40P01) with another such transaction, and calls conflict (40001) if default_transaction_isolation is stricter than
-// READ COMMITTED. Outside a transaction Enqueue tries three times.
+// READ COMMITTED. Outside a transaction Enqueue tries three times, with short pauses.
 //
 // It returns ErrInvalid, which names the item and the fault, and outbox.ErrNotStored if a trigger or a rule swallows
 // rows.
@@ -74,7 +74,7 @@ func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]En
 		err = s.inOwnTx(ctx, func(ctx context.Context) error { return write(ctx, list...) })
 	default:
 		for i := 0; i < len(list) && err == nil; i++ {
-			err = repeated(func() error { return write(ctx, list[i]) })
+			err = repeated(ctx, func() error { return write(ctx, list[i]) })
 		}
 	}
 	if err != nil {
@@ -87,18 +87,18 @@ func (s *Store) enqueueItems(ctx context.Context, items []Item, inTx bool) ([]En
 
 // inOwnTx runs fn in a transaction, and again if that failed only because of concurrent ones.
 func (s *Store) inOwnTx(ctx context.Context, fn func(ctx context.Context) error) error {
-	return repeated(func() error { return core.InTx(ctx, s.db, core.TxOptions{}, fn) })
+	return repeated(ctx, func() error { return core.InTx(ctx, s.db, core.TxOptions{}, fn) })
 }
 
-// repeated calls fn until it succeeds or fails for a reason other than concurrent transactions, at most enqueueTries
-// times.
-func repeated(fn func() error) (err error) {
-	for range enqueueTries {
-		if err = fn(); !repeatable(err) {
-			break
+// repeated calls fn until it succeeds, fails for a reason other than concurrent transactions, or ctx ends, at most
+// enqueueTries times. It pauses between the tries, or they would fail together again.
+func repeated(ctx context.Context, fn func() error) error {
+	wait := newBackOff(50*time.Millisecond, 2*time.Second)
+	for try := 1; ; try++ {
+		if err := fn(); !repeatable(err) || try == enqueueTries || !core.Pause(ctx, wait.NextBackOff()) {
+			return err
 		}
 	}
-	return err
 }
 
 // record is an item that was checked and is ready to be written.
