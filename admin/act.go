@@ -179,15 +179,12 @@ type doing struct {
 
 	deadLetters map[digest]int64 // dead letter ids of the messages met so far
 
-	met map[digest]bool // for retry_now: messages that fail again during the act would be met again
-
 	skipped []string // keys with a skipped message: their order must be kept; never nil
 }
 
 // doing begins an act that check accepted.
 func (a *Admin) doing(ctx context.Context, v Verb, act Action, s store, r *Result) (d *doing, err error) {
-	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit), skipped: []string{},
-		met: map[digest]bool{}}
+	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit), skipped: []string{}}
 	if act.Limit == 0 {
 		d.left = 1 << 62
 	}
@@ -195,6 +192,9 @@ func (a *Admin) doing(ctx context.Context, v Verb, act Action, s store, r *Resul
 		d.asked, err = parsePreview(act.Filter.In, act.Preview)
 	} else {
 		d.asked, err = s.end(ctx)
+	}
+	if v.Name == retryNow.Name {
+		d.asked.met = map[digest]bool{}
 	}
 	if err == nil && act.DryRun {
 		r.Preview = d.asked.tried(act.Filter.In)
@@ -264,9 +264,6 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	list, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
 	if d.verb.Name != redrive.Name {
 		meant := d.asked.of(placesOf(list))
-		if d.verb.Name == retryNow.Name {
-			meant = d.once(meant)
-		}
 		if err == nil && d.act.Filter.In == Outbox && d.source.sql.Act[d.verb.Name] == "" {
 			err = d.notPattern(ctx, meant)
 		}
@@ -282,16 +279,6 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		return nil, err
 	}
 	return d.withDeadLetters(ctx, d.asked.of(placesOf(list)))
-}
-
-// once returns the places that were not met before.
-func (d *doing) once(places []place) []place {
-	return slices.DeleteFunc(places, func(p place) bool {
-		digest := p.digest()
-		again := d.met[digest]
-		d.met[digest] = true
-		return again
-	})
 }
 
 // count counts the messages that an act would change and records them in the preview.

@@ -17,6 +17,7 @@ type asked struct {
 	upto int64           // outbox: the largest id
 	at   time.Time       // other tables: the time on the database's clock
 	only map[digest]bool // the messages; nil = all that match the filter
+	met  map[digest]bool // for retry_now: those found so far, which are found again if they fail during the act
 }
 
 // digest is a short hash of a message or of its UUID, which may be long.
@@ -34,7 +35,17 @@ func (p place) digest() digest {
 
 // of returns the places that the act may change.
 func (q asked) of(all []place) []place {
-	return slices.DeleteFunc(all, func(p place) bool { return q.only != nil && !q.only[p.digest()] })
+	if q.only == nil && q.met == nil {
+		return all
+	}
+	return slices.DeleteFunc(all, func(p place) bool {
+		digest := p.digest()
+		leaveOut := q.only != nil && !q.only[digest] || q.met[digest]
+		if q.met != nil {
+			q.met[digest] = true
+		}
+		return leaveOut
+	})
 }
 
 const uncounted = "more" // instead of the list of messages
