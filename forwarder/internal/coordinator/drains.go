@@ -37,7 +37,9 @@ func (c *Coordinator) DrainEnds(id int64) {
 	c.drains = slices.DeleteFunc(c.drains, func(d drain) bool { return d.id == id })
 }
 
-// endDrains answers the drains.
+// endDrains ends the waiting calls of Drain: it puts their results into Effects.Drained. It is called once a read has
+// found no work left, or with Drained.Closed when the forwarder stops. Unless it stops, a drain that still waits for a
+// silent member or for calls that timed out stays for the next read.
 func (c *Coordinator) endDrains(now time.Time, with Drained) {
 	left := c.drains[:0]
 	for _, d := range c.drains {
