@@ -133,7 +133,7 @@ func (d *database) wrote(ctx context.Context, n int) error {
 	return err
 }
 
-// otherConns is the number of a pool's connections besides those of its handlers.
+// otherConns is how many connections a pool has in addition to one for each handler.
 const otherConns = 4
 
 // sized returns the database with enough connections, through a slow proxy if rtt is not 0.

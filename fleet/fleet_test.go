@@ -280,7 +280,7 @@ func TestFleetTwins(t *testing.T) {
 	}
 }
 
-// A held handle outlives its target, tells of the removal, and is reused if the target returns.
+// A held handle outlives its target, reports that the target was removed, and is reused if the target returns.
 func TestFleetHeldHandles(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {

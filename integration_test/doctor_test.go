@@ -273,7 +273,7 @@ func TestDoctorThatCannotSeeForwarders(t *testing.T) {
 }
 
 // TestDoctorOfManyRoles: however many roles forwarders have, one check of the schema reads the grants of all of them.
-// On damaged tables there is no time for one check after another.
+// Damaged tables are checked several times, so one check for each role would take too long.
 func TestDoctorOfManyRoles(t *testing.T) {
 	t.Parallel()
 	owner, _ := newRoles(t)

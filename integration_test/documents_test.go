@@ -344,8 +344,8 @@ func TestDocumentsCompile(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// compilable makes a file of a block that imports what it uses of packages. Declarations in the block count as used, and
-// compiler errors have the line of the page.
+// compilable returns a Go file with a block of a page and the imports that the block needs, out of packages. Variables
+// that the block declares count as used, and compiler errors name the line of the page.
 func compilable(t *testing.T, n int, block, line string, packages map[string]string) string {
 	t.Helper()
 	source := fmt.Sprintf("func block%d() {\n//line %s\n%s", n, line, block)

@@ -364,7 +364,8 @@ func (c *chaos) settles() {
 	}
 }
 
-// drained waits until the queue is empty. A backlog may take long; one that does not shrink for as long as patience fails.
+// drained waits until the queue is empty. A backlog may take long; one that does not shrink for as long as patience
+// fails.
 func (c *chaos) drained() {
 	c.t.Helper()
 	const undone = `from inbox_queue where state = 'processing'`

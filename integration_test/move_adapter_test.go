@@ -146,8 +146,8 @@ func TestSchemaAdapterKeepsDelays(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, delayed.Publish("orders", newMessage("plain")))
 	require.NoError(t, inEnvelopes(delayed, "", nil).Publish("orders", newMessage("in an envelope")))
-	assert.Equal(t, []string{"plain", "in an envelope"}, column[string](t, h, "select convert_from(payload, 'UTF8') from outbox "+
-		"where due_at > now() + interval '50 minutes' order by id"))
+	assert.Equal(t, []string{"plain", "in an envelope"}, column[string](t, h,
+		"select convert_from(payload, 'UTF8') from outbox where due_at > now() + interval '50 minutes' order by id"))
 }
 
 // TestMoveUnderTraffic: writers switch to the SchemaAdapter one after another while they write and Watermill's

@@ -120,8 +120,8 @@ func TestRoles(t *testing.T) {
 	for _, table := range []admin.Table{admin.Outbox, admin.Inbox} {
 		_, err = viewer.ErrorGroups(t.Context(), admin.Filter{In: table})
 		require.NoError(t, err)
-		_, err = viewer.List(t.Context(), admin.Filter{In: table, States: []admin.State{admin.Dead, admin.Failing, admin.Done}},
-			admin.Page{})
+		states := []admin.State{admin.Dead, admin.Failing, admin.Done}
+		_, err = viewer.List(t.Context(), admin.Filter{In: table, States: states}, admin.Page{})
 		require.NoError(t, err)
 	}
 	_, _, err = viewer.Audit(t.Context(), admin.Page{})

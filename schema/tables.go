@@ -72,8 +72,9 @@ func (c *inspection) create(want fact) string {
 	case c.behind:
 		return runMigrate
 	case want.kind == "sequence":
-		return "create it again, " + grantAgain + ", and before anything is written set it past the used ids (SELECT setval('" +
-			name + "', max(id)) FROM " + c.names.Render(strings.Replace(want.relation, "_id_seq", "", 1)) + "): " + made
+		return "create it again, " + grantAgain + ", and before anything is written set it past the used ids (SELECT " +
+			"setval('" + name + "', max(id)) FROM " + c.names.Render(strings.Replace(want.relation, "_id_seq", "", 1)) +
+			"): " + made
 	case want.relation == "{migrations}":
 		return "restore it, or create it and record the migrations as the last statement of each of schema.Files does"
 	}

@@ -15,6 +15,6 @@ func explainPool(err error, inUse, most int) error {
 	if most == 1 {
 		all = "the only connection of the pool is in use"
 	}
-	return fmt.Errorf("%w: %s; a forwarder needs one, preferably three, besides those that handlers use, and one more with "+
-		"database/sql: raise the size of the pool", err, all)
+	return fmt.Errorf("%w: %s; a forwarder needs one, preferably three, besides those that handlers use, and one more "+
+		"with database/sql: raise the size of the pool", err, all)
 }
