@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,8 +20,8 @@ type CheckConfig struct {
 	// OnlyOutbox leaves out problems of tables that publishing and forwarding do not use, and of migrations that only
 	// concern those. A forwarder checks this when it starts.
 	OnlyOutbox bool
-	// Roles are the roles whose privileges are checked; default: the role of the connection. A role that does not exist
-	// lacks nothing.
+	// Roles are the names of the roles whose privileges are checked; default: the role of the connection. A role that
+	// does not exist lacks nothing.
 	Roles []string
 }
 
@@ -36,12 +37,16 @@ type CheckConfig struct {
 // Warnings are costly settings, settings that make a crash lose more or let the tables grow, rows that row security may
 // hide, triggers that may swallow inserts, grants that only some parts need, and migrations of a newer version.
 //
-// Check waits for a lock at most 5 seconds; then the error names the session that holds it. It returns outbox.ErrNoDB;
-// other errors come from the database.
+// Check waits for a lock at most 5 seconds; then the error names the session that holds it. It returns outbox.ErrNoDB
+// and an error that names an invalid field; other errors come from the database.
 func Check(ctx context.Context, db *outbox.DB, cfg CheckConfig) ([]Problem, error) {
 	all, err := known(db)
 	if err != nil {
 		return nil, err
+	}
+	if slices.Contains(cfg.Roles, "") {
+		return nil, errors.New("CheckConfig.Roles has an empty name: no role has it, so nothing is checked for it: " +
+			"leave it out")
 	}
 	c, err := inspect(ctx, (*core.DB)(db), cfg, (*core.DB)(db).Tables(), all)
 	for range rechecks {

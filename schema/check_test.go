@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -128,6 +131,23 @@ func TestCheckOfTheServer(t *testing.T) {
 			other.queries != 1 {
 			t.Errorf("%s: %v after %d queries", product, err, other.queries)
 		}
+	}
+}
+
+// TestCheckRefusesARoleWithoutName: no role has an empty name, so nothing would be checked.
+func TestCheckRefusesARoleWithoutName(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Check(t.Context(), db, CheckConfig{Roles: []string{"app", ""}})
+	if err == nil || !strings.Contains(err.Error(), "CheckConfig.Roles has an empty name") {
+		t.Errorf("got %v", err)
 	}
 }
 
