@@ -21,7 +21,8 @@ const (
 )
 
 // maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, and reporting
-// topics that no forwarder reads. It deletes nothing, because that may take hours.
+// topics that no forwarder reads. After an operator's act it rechecks immediately. It deletes nothing, because that may
+// take hours.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: rows changed by hand are not noticed.
@@ -33,11 +34,24 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: keys of paused topics stay blocked.
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
-	for core.Pause(ctx, e.cfg.CleanInterval) {
-		e.unread.check(ctx, e)
+	due := time.NewTimer(e.cfg.CleanInterval)
+	defer due.Stop()
+	for {
+		all := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.recheckNow:
+		case <-due.C:
+			all = true
+		}
 		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
-		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
+		if all {
+			e.unread.check(ctx, e)
+			sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
+			due.Reset(e.cfg.CleanInterval)
+		}
 	}
 }
 

@@ -291,6 +291,9 @@ func (e *engine) notified(n core.Notification) {
 	if n.Outbox {
 		e.wake()
 	}
+	if n.Acted {
+		signal(e.recheckNow)
+	}
 }
 
 // listen is the goroutine that receives notifications of commits in other processes. Those that it misses while the
