@@ -21,7 +21,7 @@ type AuditEntry struct {
 	Role  string    `json:"role"`  // the database role that was logged in
 	Actor string    `json:"actor"` // the name that the caller gave
 	// requeue, redrive, discard, skip, replay, retry_now, pause, resume, clean, reconcile, partitions; of
-	// package move: import, export
+	// outboxctl: import, export
 	Action string `json:"action"`
 	Reason string `json:"reason,omitempty"`
 	// Filter is the act's filter. Clean writes an entry for each table, in which Before is the cutoff: it deletes rows

@@ -21,17 +21,18 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/move"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/move"
+	outboxmove "github.com/millrace-go/watermill-outbox/move"
 )
 
-func newSchemaAdapter(t testing.TB, h handle, cfg move.SchemaAdapterConfig) wsql3.SchemaAdapter {
+func newSchemaAdapter(t testing.TB, h handle, cfg outboxmove.SchemaAdapterConfig) wsql3.SchemaAdapter {
 	t.Helper()
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
 		Key: func(_ string, msg *message.Message) (string, error) { return "K" + msg.Metadata["n"], nil },
 	}, nil)
 	require.NoError(t, err)
-	schema, err := move.NewSchemaAdapter(pub, cfg)
+	schema, err := outboxmove.NewSchemaAdapter(pub, cfg)
 	require.NoError(t, err)
 	return schema
 }
@@ -66,7 +67,7 @@ func TestSchemaAdapter(t *testing.T) {
 			t.Run("v3 "+driver+" "+test.name, func(t *testing.T) {
 				t.Parallel()
 				h := newSQLHandle(t, driver, newMigratedDatabase(t))
-				schema := newSchemaAdapter(t, h, move.SchemaAdapterConfig{ForwarderTopic: test.topic, Marshaler: test.marshaler})
+				schema := newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{ForwarderTopic: test.topic, Marshaler: test.marshaler})
 				msgs := awkward(9)
 				for _, commit := range []bool{false, true} {
 					tx, err := h.sql.Begin()
@@ -89,7 +90,7 @@ func TestSchemaAdapter(t *testing.T) {
 	}
 	t.Run("v4", func(t *testing.T) {
 		h := onPgx(t)
-		schema := schemaV4{outbox: newSchemaAdapter(t, h, move.SchemaAdapterConfig{})}
+		schema := schemaV4{outbox: newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{})}
 		msgs := awkward(9)
 		tx, err := h.pool.Begin(t.Context())
 		require.NoError(t, err)
@@ -108,7 +109,7 @@ func TestSchemaAdapter(t *testing.T) {
 func TestSchemaAdapterRefuses(t *testing.T) {
 	t.Parallel()
 	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
-	schema := newSchemaAdapter(t, h, move.SchemaAdapterConfig{})
+	schema := newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{})
 	pub, err := wsql3.NewPublisher(h.sql, wsql3.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, nil)
 	require.NoError(t, err)
 	require.NoError(t, pub.Publish("orders"), "nothing")
@@ -126,7 +127,7 @@ func TestSchemaAdapterRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "use forwarder.Subscriber")
 	_, err = schema.UnmarshalMessage(nil)
 	require.ErrorContains(t, err, "use forwarder.Subscriber")
-	_, err = move.NewSchemaAdapter(nil, move.SchemaAdapterConfig{})
+	_, err = outboxmove.NewSchemaAdapter(nil, outboxmove.SchemaAdapterConfig{})
 	require.ErrorContains(t, err, "publisher is nil")
 }
 
@@ -135,7 +136,7 @@ func TestSchemaAdapterRefuses(t *testing.T) {
 func TestSchemaAdapterKeepsDelays(t *testing.T) {
 	t.Parallel()
 	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
-	schema := newSchemaAdapter(t, h, move.SchemaAdapterConfig{})
+	schema := newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{})
 	pub, err := wsql3.NewPublisher(h.sql, wsql3.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, nil)
 	require.NoError(t, err)
 	delayed, err := delay.NewPublisher(pub, delay.PublisherConfig{
@@ -160,7 +161,7 @@ func TestMoveUnderTraffic(t *testing.T) {
 	old := newOldForwarder(t, moveTables[0], h.url)
 	sent := newFakeBroker()
 	stop := old.run(t, sent)
-	ours := newSchemaAdapter(t, h, move.SchemaAdapterConfig{})
+	ours := newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{})
 
 	// write is one transaction of a service: a row of its own and two messages; some are rolled back.
 	write := func(schema wsql3.SchemaAdapter, writer, n int) error {

@@ -25,7 +25,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/move"
+	"github.com/millrace-go/watermill-outbox/internal/move"
 )
 
 // moveTable is a kind of table that Watermill's forwarder may use.
@@ -448,9 +448,7 @@ func TestMoveRefuses(t *testing.T) {
 	refused(move.WatermillConfig{}, "there is no table")
 	refused(move.WatermillConfig{MessagesTable: "inbox"}, "is not a table of watermill-sql")
 	refused(move.WatermillConfig{BatchSize: -1}, "WatermillConfig.BatchSize")
-	_, err := move.FromWatermill(t.Context(), nil, move.WatermillConfig{})
-	require.ErrorContains(t, err, "publisher is nil")
-	_, err = move.ToWatermill(t.Context(), nil, move.WatermillConfig{})
+	_, err := move.ToWatermill(t.Context(), nil, move.WatermillConfig{})
 	require.ErrorIs(t, err, outbox.ErrNoDB)
 
 	old := newOldForwarder(t, moveTables[0], h.url)

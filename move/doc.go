@@ -1,33 +1,6 @@
-// Package move moves the pending messages of another outbox into this one, and back into Watermill's tables, so that
-// you can try this module and go back. docs/guides/moving.md has the steps.
+// Package move lets code that publishes with watermill-sql write into the outbox, without a change to its transactions
+// and Publish calls. docs/guides/moving.md has the steps, and the commands of outboxctl that move pending messages here
+// and back.
 //
-//	moved, err := move.FromTable(ctx, pub, move.TableConfig{
-//		Table:   "events",
-//		Pending: "sent_at IS NULL",
-//		Done:    "sent_at = now()",
-//		Columns: move.Columns{UUID: "id", Topic: "'orders'", Key: "order_id", Payload: "body"},
-//		Actor:   "jane",
-//		DryRun:  true,
-//	})
-//
-// FromWatermill reads the tables of watermill-sql, and ToWatermill moves messages back. NewSchemaAdapter lets code that
-// publishes with watermill-sql write into the outbox.
-//
-// # Promises
-//
-// A message is always in exactly one of the two outboxes: each batch is read, written and marked as done in one
-// transaction. If a move ends early, after an error, a crash or a lost reply to COMMIT, the next call continues and
-// moves nothing twice.
-//
-// UUID, topic, payload and metadata are byte for byte what Watermill's forwarder would have published. Ordering keys
-// come from the outbox.Publisher. Delays are kept; ToWatermill leaves delayed messages in the outbox if the table
-// cannot delay them.
-//
-// Watermill's own forwarder may run during a move from its tables. The relay of your own table must be stopped, and so
-// must every forwarder of this module during ToWatermill.
-//
-// A move waits at most LockTimeout for a row that is locked by another session; then the error names the session. Moves
-// are recorded in the audit log.
-//
-// The examples are compiled and not run: they need tables on PostgreSQL.
+// The example is compiled and not run: it needs tables on PostgreSQL.
 package move

@@ -13,6 +13,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/envelope"
 )
 
 // SchemaAdapterConfig configures NewSchemaAdapter. The zero value is ready for use.
@@ -29,7 +30,7 @@ type schemaAdapter struct {
 	forwarderTopic string
 
 	mu        sync.Mutex
-	envelopes *envelopes // guarded by mu
+	envelopes *envelope.Envelopes // guarded by mu
 }
 
 // NewSchemaAdapter lets a publisher of watermill-sql v3 write to the outbox as pub would, with its Key and limits. It
@@ -45,12 +46,12 @@ func NewSchemaAdapter(pub *outbox.Publisher, cfg SchemaAdapterConfig) (wsql.Sche
 	if pub == nil {
 		return nil, errNoPublisher
 	}
-	envelopes, err := newEnvelopes(cfg.Marshaler)
+	envelopes, err := envelope.New(cfg.Marshaler)
 	if err != nil {
 		return nil, err
 	}
 	return &schemaAdapter{
-		pub: (*core.Publisher)(pub), forwarderTopic: cmp.Or(cfg.ForwarderTopic, wforwarderTopic), envelopes: envelopes,
+		pub: (*core.Publisher)(pub), forwarderTopic: cmp.Or(cfg.ForwarderTopic, envelope.DefaultTopic), envelopes: envelopes,
 	}, nil
 }
 
@@ -72,21 +73,21 @@ func (s *schemaAdapter) InsertQuery(topic string, msgs message.Messages) (wsql.Q
 }
 
 // open unwraps messages and returns them with their topics.
-func (s *schemaAdapter) open(envelopes message.Messages) (topics []string, msgs message.Messages, err error) {
+func (s *schemaAdapter) open(sealed message.Messages) (topics []string, msgs message.Messages, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, envelope := range envelopes {
-		if envelope == nil {
+	for i, outer := range sealed {
+		if outer == nil {
 			return nil, nil, fmt.Errorf("%w: message %d of the call is nil", outbox.ErrInvalidMessage, i)
 		}
-		topic, msg, err := s.envelopes.open(envelope)
+		topic, msg, err := s.envelopes.Open(outer)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w %q: topic %s is for envelopes of Watermill's forwarder, and this is not one: "+
 				"publish it to another topic, or set SchemaAdapterConfig.ForwarderTopic: %w", outbox.ErrInvalidMessage,
-				envelope.UUID, s.forwarderTopic, err)
+				outer.UUID, s.forwarderTopic, err)
 		}
-		keepDelay(msg, envelope.Metadata)
-		msg.SetContext(envelope.Context()) // for PublisherConfig.Key
+		envelope.KeepDelay(msg, outer.Metadata)
+		msg.SetContext(outer.Context()) // for PublisherConfig.Key
 		topics, msgs = append(topics, topic), append(msgs, msg)
 	}
 	return topics, msgs, nil
@@ -111,3 +112,8 @@ func (s *schemaAdapter) SubscribeIsolationLevel() stdsql.IsolationLevel { return
 // Cause: a SchemaAdapter was passed to it.
 // Cure: read the outbox with forwarder.Subscriber.
 var errWriteOnly = errors.New("a watermill-sql subscriber cannot read the outbox: use forwarder.Subscriber")
+
+// errNoPublisher is the error for a nil publisher.
+// Cause: the publisher that was passed is nil.
+var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, whose " +
+	"PublisherConfig.Key decides which messages keep their order")

@@ -26,7 +26,7 @@ type RolesConfig struct {
 //   - forwarder: Forwarder and Subscriber.
 //   - cleaner: admin.Clean, if forwarders do not delete old rows.
 //   - admin: the rest of package admin.
-//   - mover: package move. The owner of the other tables grants their use.
+//   - mover: outboxctl import and export. The owner of the other tables grants their use.
 //   - reader: the queries of package admin. It cannot change anything or read payloads.
 //
 // It returns an error that names an invalid table or field.

@@ -95,7 +95,8 @@ func namesOf(v reflect.Value) (names []string) {
 	for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
 		of, v = of.Elem(), reflect.Zero(of.Elem())
 	}
-	exported := strings.HasSuffix(of.PkgPath(), "/admin") || strings.HasSuffix(of.PkgPath(), "/move")
+	exported := strings.HasSuffix(of.PkgPath(), "/admin")
+	byField := strings.HasSuffix(of.PkgPath(), "/cli") || strings.HasSuffix(of.PkgPath(), "/move")
 	switch {
 	case exported && of.Kind() == reflect.Struct:
 		return []string{of.Name()}
@@ -103,7 +104,7 @@ func namesOf(v reflect.Value) (names []string) {
 		for _, key := range v.MapKeys() {
 			names = append(append(names, key.String()), namesOf(reflect.ValueOf(v.MapIndex(key).Interface()))...)
 		}
-	case of.Kind() == reflect.Struct && strings.HasSuffix(of.PkgPath(), "/cli"):
+	case of.Kind() == reflect.Struct && byField:
 		for i := range of.NumField() {
 			if f := of.Field(i); !f.Anonymous {
 				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

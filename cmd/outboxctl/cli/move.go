@@ -14,8 +14,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/move"
 	"github.com/millrace-go/watermill-outbox/internal/words"
-	"github.com/millrace-go/watermill-outbox/move"
 )
 
 func (a *app) imports() *cobra.Command {

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/move"
+	"github.com/millrace-go/watermill-outbox/internal/move"
 )
 
 func (a *app) importTable() *cobra.Command {

@@ -79,12 +79,12 @@ func configuration(t *testing.T) string {
 	b.WriteString(`# Configuration
 
 Every field that a service sets, with its default, written by ` + "`make reference`" + `. The
-[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more, and packages ` + "`admin` and `move`" + `.
+[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more, and package ` + "`admin`" + `.
 A field without a named default is empty or off by default; -1 disables a field where that makes sense. The fields of
 the parts of ` + "`middleware.StackConfig`" + ` are listed once.
 `)
 	for _, dir := range apiPackages(t) {
-		if dir == "admin" || dir == "move" { // of operators
+		if dir == "admin" { // of operators
 			continue
 		}
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {

@@ -130,7 +130,7 @@ var adminMutants = []Mutant{
 	{
 		Name: "A25", File: "move/schema_adapter.go", In: "integration_test", Test: "TestSchemaAdapterKeepsDelays",
 		Breaks: "a delayed message in an envelope is published immediately",
-		Old:    "		keepDelay(msg, envelope.Metadata)\n",
+		Old:    "		envelope.KeepDelay(msg, outer.Metadata)\n",
 		New:    "",
 	},
 }

@@ -3,7 +3,6 @@ package move
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -171,8 +170,3 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 		return nil
 	}
 }
-
-// errNoPublisher is the error for a nil publisher.
-// Cause: the publisher that was passed is nil.
-var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, whose " +
-	"PublisherConfig.Key decides which messages keep their order")

@@ -26,7 +26,7 @@ type act struct {
 
 func (a *act) check(config string) error {
 	if a.actor == "" {
-		a.actor = "package move"
+		a.actor = "outboxctl"
 	}
 	for _, f := range []struct {
 		field, value string

@@ -14,6 +14,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/envelope"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -45,7 +46,7 @@ func toWatermill(ctx context.Context, db *core.DB, cfg WatermillConfig) (Result,
 	if err != nil {
 		return Result{}, err
 	}
-	envelopes, err := newEnvelopes(cfg.Marshaler)
+	envelopes, err := envelope.New(cfg.Marshaler)
 	if err != nil {
 		return Result{}, err
 	}
@@ -144,7 +145,7 @@ func (o *ours) done(ctx context.Context, q drive.Querier, taken []item) error {
 type writer struct {
 	watermillTable
 	db        *core.DB
-	envelopes *envelopes
+	envelopes *envelope.Envelopes
 	dryRun    bool
 }
 
@@ -152,22 +153,22 @@ func (w *writer) put(ctx context.Context, r *Result, items []item) error {
 	n := len(items)
 	uuids, payloads, metadata := make([]string, n), make([][]byte, n), make([]string, n)
 	for i, it := range items {
-		envelope, err := w.envelopes.seal(it.topic, it.msg)
+		sealed, err := w.envelopes.Seal(it.topic, it.msg)
 		if err != nil {
 			return fmt.Errorf("%s: %w", it.row, err)
 		}
-		if strings.HasPrefix(w.payload, "json") && !json.Valid(envelope.Payload) {
+		if strings.HasPrefix(w.payload, "json") && !json.Valid(sealed.Payload) {
 			return fmt.Errorf("%s: WatermillConfig.Marshaler does not write JSON, and the payload column of the table has "+
 				"type %s", it.row, w.payload)
 		}
 		if w.delays {
-			envelope.Metadata.Set(delay.DelayedUntilKey, cmp.Or(it.due, atOnce))
+			sealed.Metadata.Set(delay.DelayedUntilKey, cmp.Or(it.due, envelope.NoDelay))
 		}
-		encoded, err := json.Marshal(envelope.Metadata)
+		encoded, err := json.Marshal(sealed.Metadata)
 		if err != nil {
 			return fmt.Errorf("%s: %w", it.row, err)
 		}
-		uuids[i], payloads[i], metadata[i] = envelope.UUID, envelope.Payload, string(encoded)
+		uuids[i], payloads[i], metadata[i] = sealed.UUID, sealed.Payload, string(encoded)
 		r.count(it.topic)
 	}
 	if w.dryRun {

@@ -14,6 +14,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/envelope"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -40,7 +41,7 @@ type WatermillConfig struct {
 	// LockTimeout is how long a batch waits for locked rows; default 10 s, -1 no limit. The error names the session
 	// that may hold the lock.
 	LockTimeout time.Duration
-	// Actor and Reason are stored in the audit log; default "package move", and no reason.
+	// Actor and Reason are stored in the audit log; default "outboxctl", and no reason.
 	Actor, Reason string
 	// DryRun reads and checks everything and moves nothing; default off.
 	DryRun bool
@@ -50,7 +51,7 @@ type WatermillConfig struct {
 
 func (c *WatermillConfig) setDefaults() {
 	if c.Topic == "" {
-		c.Topic = wforwarderTopic
+		c.Topic = envelope.DefaultTopic
 	}
 	if c.MessagesTable == "" {
 		c.MessagesTable = sqltext.Quote("watermill_" + c.Topic)
@@ -59,8 +60,6 @@ func (c *WatermillConfig) setDefaults() {
 		c.OffsetsTable = sqltext.Quote("watermill_offsets_" + c.Topic)
 	}
 }
-
-const wforwarderTopic = "forwarder_topic" // Watermill does not export it
 
 func (c *WatermillConfig) options() (options, error) {
 	o := options{
@@ -86,15 +85,12 @@ func FromWatermill(ctx context.Context, pub *outbox.Publisher, cfg WatermillConf
 }
 
 func fromWatermill(ctx context.Context, pub *core.Publisher, cfg WatermillConfig) (Result, error) {
-	if pub == nil {
-		return Result{}, errNoPublisher
-	}
 	cfg.setDefaults()
 	o, err := cfg.options()
 	if err != nil {
 		return Result{}, err
 	}
-	envelopes, err := newEnvelopes(cfg.Marshaler)
+	envelopes, err := envelope.New(cfg.Marshaler)
 	if err != nil {
 		return Result{}, err
 	}

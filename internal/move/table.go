@@ -35,7 +35,7 @@ type TableConfig struct {
 	BatchSize int
 	// LockTimeout is how long a batch waits for locked rows; default 10 s, -1 no limit.
 	LockTimeout time.Duration
-	// Actor and Reason are stored in the audit log; default "package move", and no reason.
+	// Actor and Reason are stored in the audit log; default "outboxctl", and no reason.
 	Actor, Reason string
 	// DryRun reads and checks everything and moves nothing; default off.
 	DryRun bool
@@ -72,9 +72,6 @@ func FromTable(ctx context.Context, pub *outbox.Publisher, cfg TableConfig) (Res
 }
 
 func fromTable(ctx context.Context, pub *core.Publisher, cfg TableConfig) (Result, error) {
-	if pub == nil {
-		return Result{}, errNoPublisher
-	}
 	if cfg.ID == "" {
 		cfg.ID = "id"
 	}

@@ -1,4 +1,4 @@
-package move
+package envelope
 
 import (
 	"testing"
@@ -14,11 +14,11 @@ func FuzzEnvelopes(f *testing.F) {
 	f.Add("", "", "", "", []byte(nil))
 	f.Add("größe", "\x00", "<>&\u2028", `"\`, []byte(`{"destination_topic":"a","uuid":"u","payload":"","metadata":{}}`))
 	f.Fuzz(func(t *testing.T, topic, uuid, key, value string, payload []byte) {
-		e, err := newEnvelopes(nil)
+		e, err := New(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, msg, err := e.open(message.NewMessage("e", payload)); err == nil && (msg == nil || msg.Metadata == nil) {
+		if _, msg, err := e.Open(message.NewMessage("e", payload)); err == nil && (msg == nil || msg.Metadata == nil) {
 			t.Errorf("%q is the envelope of nothing", payload)
 		}
 		if !text.Storable(topic + uuid + key + value) {
@@ -26,11 +26,11 @@ func FuzzEnvelopes(f *testing.F) {
 		}
 		msg := message.NewMessage(uuid, payload)
 		msg.Metadata.Set(key, value)
-		sealed, err := e.seal(topic, msg)
+		sealed, err := e.Seal(topic, msg)
 		if err != nil {
 			return
 		}
-		to, got, err := e.open(sealed)
+		to, got, err := e.Open(sealed)
 		if err != nil {
 			return // Watermill's forwarder would not publish it either
 		}

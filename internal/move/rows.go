@@ -5,18 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/envelope"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // rows reads the rows of a watermill-sql table.
 type rows struct {
 	watermillTable
-	envelopes *envelopes
+	envelopes *envelope.Envelopes
 	dryRun    bool
 	last      item // the last one read
 }
@@ -46,10 +46,10 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 	for i := range items {
 		it := &items[i]
 		if it.err == nil {
-			it.topic, it.msg, it.err = r.envelopes.open(it.raw)
+			it.topic, it.msg, it.err = r.envelopes.Open(it.raw)
 		}
 		if it.err == nil {
-			keepDelay(it.msg, it.raw.Metadata)
+			envelope.KeepDelay(it.msg, it.raw.Metadata)
 		} else {
 			it.err = fmt.Errorf("%w (WatermillConfig.Marshaler must be the one that wrote it; WatermillConfig.UnreadableAsDead "+
 				"makes such rows dead messages)", it.err)
@@ -58,21 +58,6 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 	}
 	return items, err
 }
-
-// keepDelay gives a message the delay of its envelope or row, unless it has its own.
-func keepDelay(msg *message.Message, outer message.Metadata) {
-	if msg.Metadata[delay.DelayedUntilKey] != "" || msg.Metadata[delay.DelayedForKey] != "" {
-		return
-	}
-	for _, k := range []string{delay.DelayedUntilKey, delay.DelayedForKey} {
-		if v := outer[k]; v != "" && v != atOnce {
-			msg.Metadata[k] = v
-		}
-	}
-}
-
-// atOnce is the time of messages without a delay, for queues that require a time.
-const atOnce = "1970-01-01T00:00:00Z"
 
 // log is a table with DefaultPostgreSQLSchema.
 type log struct {
