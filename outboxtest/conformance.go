@@ -32,17 +32,16 @@ type Broker struct {
 	Missing string
 	// Poison returns a message that the broker or its client can never accept. Its subtest is left out if nil.
 	Poison func() *message.Message
-	// Classify returns the verdict on an error; default: the verdict of the forwarder.PublishError in it.
-	Classify func(error) forwarder.Verdict
 
 	// KeepsNull: a nil payload arrives as nil, not as an empty one.
 	KeepsNull bool
-	// Bound limits Publish and Close while the broker does not respond; default 30 s.
-	Bound time.Duration
 	// Kills is the number of times the broker is killed under load; default 10. It is frozen half as often, or as often if
 	// Kill is nil.
 	Kills int
 }
+
+// bound limits Publish and Close while the broker does not respond.
+const bound = 30 * time.Second
 
 // TestPublisher checks that a Publisher may be used by a forwarder.Forwarder: a nil error means stored, and every other
 // result arrives in time and names the right cause. It runs eleven subtests. open returns a new publisher, even while
@@ -50,14 +49,8 @@ type Broker struct {
 // publisher that never returns leaves a goroutine behind.
 func TestPublisher(t *testing.T, open func() (message.Publisher, error), b Broker) {
 	t.Helper()
-	if b.Bound == 0 {
-		b.Bound = 30 * time.Second
-	}
 	if b.Kills == 0 {
 		b.Kills = 10
-	}
-	if b.Classify == nil {
-		b.Classify = verdictOf
 	}
 	c := conformance{open: open, Broker: b}
 	for _, p := range []struct {
@@ -113,7 +106,7 @@ func (c conformance) publisher(t *testing.T) message.Publisher {
 	return pub
 }
 
-// inTime fails the test if do returns an error, and ends it if do takes longer than Bound. Such a do continues to run,
+// inTime fails the test if do returns an error, and ends it if do takes longer than bound. Such a do continues to run,
 // so it must not use t.
 func (c conformance) inTime(t testing.TB, what string, do func() error) {
 	t.Helper()
@@ -124,8 +117,8 @@ func (c conformance) inTime(t testing.TB, what string, do func() error) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(c.Bound):
-		t.Fatalf("%s takes longer than %s", what, c.Bound)
+	case <-time.After(bound):
+		t.Fatalf("%s takes longer than %s", what, bound)
 	}
 }
 
@@ -139,14 +132,14 @@ func (c conformance) until(t testing.TB, pub message.Publisher, topic string, ms
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(3 * c.Bound): // try gives up earlier, between two calls
-		t.Fatalf("Publish of %s takes longer than %s", msg.UUID, c.Bound)
+	case <-time.After(3 * bound): // try gives up earlier, between two calls
+		t.Fatalf("Publish of %s takes longer than %s", msg.UUID, bound)
 	}
 }
 
 // try is until without a test.
 func (c conformance) try(pub message.Publisher, topic string, msg *message.Message) (err error) {
-	for deadline := time.Now().Add(2 * c.Bound); time.Now().Before(deadline); time.Sleep(pauseAfterError) {
+	for deadline := time.Now().Add(2 * bound); time.Now().Before(deadline); time.Sleep(pauseAfterError) {
 		if err = pub.Publish(topic, msg); err == nil {
 			return nil
 		}
@@ -159,7 +152,7 @@ func (c conformance) unavailable(err error) error {
 	if err == nil {
 		return errors.New("Publish returned nil while the broker did not respond")
 	}
-	if v := c.Classify(err); v != forwarder.Unavailable {
+	if v := verdictOf(err); v != forwarder.Unavailable {
 		return fmt.Errorf("the verdict is %s, want unavailable: %w", v, err)
 	}
 	return nil

@@ -138,7 +138,7 @@ func (c conformance) bounded(t *testing.T) {
 	thaw := sync.OnceValue(c.Thaw)
 	defer func() { _ = thaw() }()
 	c.inTime(t, "Publish", func() error {
-		for begun := time.Now(); time.Since(begun) < c.Bound; { // a process with many threads stops a moment after its signal
+		for begun := time.Now(); time.Since(begun) < bound; { // a process with many threads stops a moment after its signal
 			msg := withPayload("frozen")
 			if err := pub.Publish(topic, msg); err != nil {
 				return c.unavailable(err)

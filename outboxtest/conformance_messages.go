@@ -40,7 +40,7 @@ func (c conformance) noDestination(t *testing.T) {
 			if err == nil {
 				return errors.New("Publish returned nil although nothing stores the topic")
 			}
-			if v := c.Classify(err); v == forwarder.Permanent {
+			if v := verdictOf(err); v == forwarder.Permanent {
 				return fmt.Errorf("the verdict is %s: the message dies because a topic is missing: %w", v, err)
 			}
 			return nil
@@ -62,7 +62,7 @@ func (c conformance) poison(t *testing.T) {
 				if err == nil {
 					return errors.New("Publish of the poison message returned nil")
 				}
-				if v := c.Classify(err); v == forwarder.Unavailable {
+				if v := verdictOf(err); v == forwarder.Unavailable {
 					return fmt.Errorf("the verdict is %s: the topic pauses because of one message: %w", v, err)
 				}
 			}
