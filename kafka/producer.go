@@ -20,7 +20,6 @@ type producer struct {
 	brokers   []string
 	settings  *sarama.Config
 	marshaler wmkafka.Marshaler
-	tracer    wmkafka.SaramaTracer
 
 	mu     sync.Mutex
 	sender sarama.SyncProducer // nil until connected
@@ -50,9 +49,6 @@ func (p *producer) connect() error {
 	sender, err := sarama.NewSyncProducerFromClient(client)
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", sarama.ErrNotConnected, err), client.Close())
-	}
-	if p.tracer != nil {
-		sender = p.tracer.WrapSyncProducer(p.settings, sender)
 	}
 	p.sender, p.client = sender, client
 	return nil

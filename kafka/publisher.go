@@ -53,7 +53,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 		return nil, err
 	}
 	return &Publisher{logger: core.RedactingLogger(logger), inner: &producer{
-		brokers: cfg.Brokers, settings: settings, marshaler: marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer,
+		brokers: cfg.Brokers, settings: settings, marshaler: marshaler{Marshaler: cfg.Marshaler},
 	}}, nil
 }
 

@@ -24,10 +24,6 @@ type PublisherConfig struct {
 	// Configure changes the settings that docs/start/kafka.md lists: TLS, SASL, compression, version, limits; default
 	// none. Settings that could lose or reorder messages are errors.
 	Configure func(*sarama.Config) error
-
-	// Tracer traces every message, as wmkafka.NewOTELSaramaTracer() does; default none. observe/otel already has a span
-	// for each publish.
-	Tracer wmkafka.SaramaTracer
 }
 
 func (c PublisherConfig) validate(config string) error {
