@@ -18,8 +18,6 @@ import (
 type TxOptions struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
-	// ReadOnly refuses writes, also to inbox and outbox; default off.
-	ReadOnly bool
 	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit. In a nested call, a statement that
 	// it interrupts costs the whole transaction, because the driver closes the connection; to undo only fn's work, let fn
 	// begin with SET LOCAL statement_timeout.

@@ -261,8 +261,6 @@ func TestTxOptions(t *testing.T) {
 		} {
 			assert.Equal(t, want, setting(outbox.TxOptions{Isolation: level}, "transaction_isolation"))
 		}
-		assert.Equal(t, "off", setting(outbox.TxOptions{}, "transaction_read_only"))
-		assert.Equal(t, "on", setting(outbox.TxOptions{ReadOnly: true}, "transaction_read_only"))
 		assert.Equal(t, "7s", setting(outbox.TxOptions{OnBegin: func(ctx context.Context) error {
 			return h.execTx(ctx, "set local lock_timeout = '7s'")
 		}}, "lock_timeout"))

@@ -35,7 +35,6 @@ var errOver = text.Advise(errors.Join(ErrNoTx, drive.ErrTxEnded),
 // TxOptions is outbox.TxOptions.
 type TxOptions struct {
 	Isolation sql.IsolationLevel
-	ReadOnly  bool
 	Timeout   time.Duration
 	OnBegin   func(ctx context.Context) error
 }
@@ -241,7 +240,7 @@ func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Co
 		if s.failure != nil {
 			err = s.failure
 		}
-		if !opts.ReadOnly && text.SQLState(err) == drive.ReadOnlyServer {
+		if text.SQLState(err) == drive.ReadOnlyServer {
 			s.tx.db.Reset()
 		}
 		s.tx.db.txEnd(ctx, time.Since(begun), err)
@@ -253,7 +252,7 @@ func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Co
 }
 
 func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context) error) error {
-	own, err := s.tx.db.pool.Begin(ctx, drive.TxOptions{Isolation: opts.Isolation, ReadOnly: opts.ReadOnly})
+	own, err := s.tx.db.pool.Begin(ctx, drive.TxOptions{Isolation: opts.Isolation})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

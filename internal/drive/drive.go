@@ -82,7 +82,6 @@ type Conns struct {
 // TxOptions are the settings of a transaction.
 type TxOptions struct {
 	Isolation sql.IsolationLevel
-	ReadOnly  bool
 }
 
 // Tx is a transaction. One goroutine uses it at a time.

@@ -30,9 +30,6 @@ func beginSQL(opts TxOptions) (string, error) {
 	default:
 		return "", fmt.Errorf("postgres has no isolation level %s", opts.Isolation)
 	}
-	if opts.ReadOnly {
-		b += " read only"
-	}
 	return b, nil
 }
 

@@ -71,7 +71,7 @@ func (b sqlPool) explain(err error) error {
 }
 
 func (b sqlPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
-	tx, err := b.db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation, ReadOnly: opts.ReadOnly})
+	tx, err := b.db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation})
 	if err != nil {
 		return nil, b.explain(err)
 	}
