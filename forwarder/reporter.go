@@ -323,7 +323,7 @@ func (o *observers) publishEnd(ctx context.Context, call *dispatch.Call, res dis
 	}
 	end := observe.PublishEnd{
 		DB: o.db, Scope: o.scope, Topic: call.Row.Topic, UUID: call.Row.UUID, ID: call.Row.ID, Attempt: call.Attempt,
-		EnqueuedAt: call.Row.CreatedAt, Age: max(0, time.Since(call.Row.CreatedAt)+time.Duration(o.ahead.Load())),
+		Age:      max(0, time.Since(call.Row.CreatedAt)+time.Duration(o.ahead.Load())),
 		Duration: time.Since(call.Started), Err: res.Err,
 	}
 	switch res.Verdict {

@@ -119,9 +119,8 @@ type PublishStart struct {
 // DeadObserver.
 type PublishEnd struct {
 	DB, Scope, Topic, UUID string
-	ID                     int64 // of the row
-	Attempt                int   // as in PublishStart
-	EnqueuedAt             time.Time
+	ID                     int64         // of the row
+	Attempt                int           // as in PublishStart
 	Age                    time.Duration // since INSERT, on the database's clock
 	Duration               time.Duration
 	Err                    error
