@@ -9,20 +9,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// MaxKeyBytes is the maximum size of an ordering key, in bytes.
-const MaxKeyBytes = core.MaxKeyBytes // 1024
-
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
 // are passed on untouched and have the meaning that writers and readers agree on.
 const (
-	// MetadataKey is the ordering key. The forwarder sets it on published messages, so that a broker's publisher can
-	// use it as partition key.
+	// MetadataKey is the ordering key, of at most 1024 bytes. The forwarder sets it on published messages, so that a
+	// broker's publisher can use it as partition key.
 	MetadataKey = core.MetadataKey // "outbox_key"
 	// MetadataGeneration counts requeues and replays, after a redrive behind the UUID of the dead letter and a dot; absent
 	// the first time. It lets JetStream's deduplication distinguish a replay from a retry.
 	MetadataGeneration = core.MetadataGeneration // "outbox_generation"
-	// MetadataRedriven counts how often the message was redriven from its dead letter; absent the first time.
-	MetadataRedriven = core.MetadataRedriven // "outbox_redriven"
 	// MetadataHeaders are headers that command the broker, as a JSON object of strings such as {"Nats-TTL":"1h"};
 	// nats.SetHeader writes it. nats.Publisher sends these headers instead of it, kafka.Publisher drops it, and other
 	// publishers send it as metadata. The middlewares and Ingest remove it from consumed messages, so that a copied

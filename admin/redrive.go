@@ -26,7 +26,8 @@ var redrive = Verb{
 //
 // The dead letters must be in the outbox: Result.NoDeadLetter counts messages whose dead letters were deleted, and if
 // none is left, Redrive returns ErrNoDeadLetter. A dead letter whose topic is a pattern with wildcards is refused. The
-// messages have outbox.MetadataRedriven; metadata that the dead letter stores under another name keeps that name.
+// messages count their redrives in metadata outbox_redriven; metadata that the dead letter stores under another name
+// keeps that name.
 func (a *Admin) Redrive(ctx context.Context, act Action) (Result, error) {
 	r, err := a.run(ctx, redrive, act)
 	if err == nil && r.Matched.N == 0 && r.NoDeadLetter > 0 {

@@ -91,7 +91,7 @@ func TestRedriveOfKeptDeadLetters(t *testing.T) {
 	deadLetter := value[string](t, h, "SELECT uuid FROM outbox WHERE metadata->>'uuid_poisoned' = $1", first.UUID)
 	assert.Equal(t, message.Metadata{
 		"trace": "abc", outbox.MetadataAggregateType: "order", outbox.MetadataAggregateID: "7",
-		outbox.MetadataGeneration: deadLetter + ".0", outbox.MetadataRedriven: "1",
+		outbox.MetadataGeneration: deadLetter + ".0", "outbox_redriven": "1",
 	}, again[0].Metadata)
 	assert.Equal(t, "order/7",
 		value[string](t, h, "SELECT key FROM outbox WHERE topic = 'orders' AND uuid = $1", first.UUID))
@@ -127,7 +127,7 @@ func TestRedriveOfWhatDiesAgain(t *testing.T) {
 		require.Equal(t, int64(1), r.Touched)
 		again := sentAgain(t, h)
 		require.Len(t, again, n+1)
-		assert.Equal(t, fmt.Sprint(n+1), again[n].Metadata.Get(outbox.MetadataRedriven))
+		assert.Equal(t, fmt.Sprint(n+1), again[n].Metadata.Get("outbox_redriven"))
 		assert.True(t, f.deliver(t, again[n].Copy()))
 	}
 	assert.Equal(t, 4, h.count(t, "SELECT count(DISTINCT uuid) FROM outbox WHERE topic = 'dead_letters'"))

@@ -213,9 +213,9 @@ func TestDeadLetterTopic(t *testing.T) {
 		delete(metadata, wmiddleware.PoisonedHandlerKey)
 		assert.Equal(t, message.Metadata{
 			"a": "b", outbox.MetadataKey: "K",
-			middleware.MetadataUUID: bad.UUID, wmiddleware.PoisonedTopicKey: "orders",
+			"uuid_poisoned": bad.UUID, wmiddleware.PoisonedTopicKey: "orders",
 			wmiddleware.ReasonForPoisonedKey: errMalformed.Error(),
-			middleware.MetadataService:       "default", wmiddleware.PoisonedSubscriberKey: "outbox",
+			"service_poisoned":               "default", wmiddleware.PoisonedSubscriberKey: "outbox",
 		}, metadata)
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and topic = 'orders'"))
 

@@ -125,10 +125,10 @@ func TestDeadLetterAlwaysFits(t *testing.T) {
 		}
 		switch name {
 		case "room for one entry":
-			assert.Equal(t, msg.UUID, deadLetter[middleware.MetadataUUID], name)
+			assert.Equal(t, msg.UUID, deadLetter["uuid_poisoned"], name)
 		case "room for all but the error", "larger than the outbox allows", "a dead letter's own":
-			assert.Equal(t, msg.UUID, deadLetter[middleware.MetadataUUID], name)
-			assert.Equal(t, "shop", deadLetter[middleware.MetadataService], name)
+			assert.Equal(t, msg.UUID, deadLetter["uuid_poisoned"], name)
+			assert.Equal(t, "shop", deadLetter["service_poisoned"], name)
 			assert.Contains(t, deadLetter[wmiddleware.ReasonForPoisonedKey], "poison message", name)
 		}
 		if name == "larger than the outbox allows" {

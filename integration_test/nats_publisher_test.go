@@ -417,7 +417,7 @@ func TestDeadLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	require.NoError(t, pub.Publish("orders", bad))
 	deadLetter := within(t, "the dead letter", deadLetters)
 	for _, own := range []string{
-		middleware.MetadataUUID, wmiddleware.PoisonedTopicKey, wmiddleware.ReasonForPoisonedKey, middleware.MetadataService,
+		"uuid_poisoned", wmiddleware.PoisonedTopicKey, wmiddleware.ReasonForPoisonedKey, "service_poisoned",
 		wmiddleware.PoisonedHandlerKey, wmiddleware.PoisonedSubscriberKey,
 	} {
 		delete(deadLetter.Metadata, own)

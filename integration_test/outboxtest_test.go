@@ -87,7 +87,7 @@ func TestHandleNamesWhatARouterWould(t *testing.T) {
 	for service, cfg := range map[string]middleware.StackConfig{"test": {}, "shop": named} {
 		poison := func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errOfHandler) }
 		got, err := outboxtest.Handle(t, db, poison, message.NewMessage("poison of "+service, nil), cfg)
-		if err != nil || len(got.Published) != 1 || got.Published[0].Metadata.Get(middleware.MetadataService) != service {
+		if err != nil || len(got.Published) != 1 || got.Published[0].Metadata.Get("service_poisoned") != service {
 			t.Errorf("the dead letter of %s: %v %v", service, got, err)
 		}
 	}

@@ -199,7 +199,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil)
 	require.NoError(t, err)
 	router.AddConsumerHandler("book", b.subscribed, b.subscriber("book"), func(msg *message.Message) error {
-		if msg.Metadata.Get(outbox.MetadataRedriven) != "" {
+		if msg.Metadata.Get("outbox_redriven") != "" {
 			again(msg)
 			return nil
 		}
@@ -209,7 +209,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	ingest, err := queue.Ingest(newStore(t, h, queue.StoreConfig{}), queue.IngestConfig{
 		Item: func(msg *message.Message) (queue.Item, error) {
 			id, _ := identify(msg)
-			if msg.Metadata.Get(outbox.MetadataRedriven) != "" {
+			if msg.Metadata.Get("outbox_redriven") != "" {
 				return queue.Item{}, queue.ErrIgnore
 			}
 			stored(msg)
@@ -387,7 +387,7 @@ func identityTables(t *testing.T, h handle) {
 	runInBackground(t, fwd)
 	for range messages {
 		deadLetter := receive(t, sent)
-		deadLetter.UUID = deadLetter.Metadata.Get(middleware.MetadataUUID)
+		deadLetter.UUID = deadLetter.Metadata.Get("uuid_poisoned")
 		record("the forwarder's dead letter", deadLetter.Metadata.Get(wmiddleware.PoisonedTopicKey), deadLetter)
 	}
 	refused.Store(false)

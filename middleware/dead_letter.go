@@ -23,10 +23,10 @@ import (
 // Metadata of a dead letter, besides the metadata of Watermill's PoisonQueue. The last two are set if the message has a
 // row in the inbox.
 const (
-	MetadataService  = "service_poisoned"   // name of the service
-	MetadataUUID     = "uuid_poisoned"      // UUID of the message; the dead letter has its own
-	MetadataConsumer = "consumer_poisoned"  // consumer in the message's inbox row
-	MetadataInboxKey = "inbox_key_poisoned" // message id in that row
+	serviceKey  = "service_poisoned"   // name of the service
+	uuidKey     = "uuid_poisoned"      // UUID of the message; the dead letter has its own
+	consumerKey = "consumer_poisoned"  // consumer in the message's inbox row
+	messageKey  = "inbox_key_poisoned" // message id in that row
 )
 
 // The metadata of PoisonQueue.
@@ -122,21 +122,21 @@ func newDeadLetter(
 ) *message.Message {
 	deadLetter := message.NewMessage(watermill.NewUUID(), msg.Payload)
 	added := []entry{
-		newEntry(MetadataUUID, msg.UUID),
-		newEntry(MetadataService, service),
+		newEntry(uuidKey, msg.UUID),
+		newEntry(serviceKey, service),
 		newEntry(handlerKey, message.HandlerNameFromCtx(ctx)),
 		newEntry(topicKey, core.ConsumedFrom(ctx).Topic),
 		newEntry(subscriberKey, message.SubscriberNameFromCtx(ctx)),
 		newEntry(reasonKey, text.OfError(cause)),
 	}
 	leftOut := []string{
-		MetadataConsumer, MetadataInboxKey, delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration,
+		consumerKey, messageKey, delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration,
 	}
 	for _, e := range added {
 		leftOut = append(leftOut, e.key)
 	}
 	if c != nil {
-		added = append(added, newEntry(MetadataConsumer, c.consumer), newEntry(MetadataInboxKey, c.key))
+		added = append(added, newEntry(consumerKey, c.consumer), newEntry(messageKey, c.key))
 	}
 	var kept []entry
 	size := 0
@@ -145,7 +145,7 @@ func newDeadLetter(
 			k += "_poisoned" // unchanged, the outbox would refuse it, or a broker would obey it
 		}
 		e := newEntry(k, v)
-		if !slices.Contains(leftOut, e.key) && (e.key != outbox.MetadataKey || len(e.value) <= outbox.MaxKeyBytes) {
+		if !slices.Contains(leftOut, e.key) && (e.key != outbox.MetadataKey || len(e.value) <= core.MaxKeyBytes) {
 			kept = append(kept, e)
 			size += e.size
 		}

@@ -283,7 +283,7 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	if len(msg.Metadata) != 6 {
 		t.Error("the message itself was changed")
 	}
-	if dead.Metadata[MetadataService] != "shop" {
+	if dead.Metadata[serviceKey] != "shop" {
 		t.Errorf("metadata %v", dead.Metadata)
 	}
 }

@@ -144,8 +144,8 @@ func (s *Store) record(item Item) (record, error) {
 			maxTopicChars)
 	case !text.Storable(item.Topic):
 		return record{}, fmt.Errorf("its topic is invalid UTF-8 or contains a NUL")
-	case len(item.Key) > outbox.MaxKeyBytes:
-		return record{}, fmt.Errorf("its key has %d bytes, the limit is %d: hash it", len(item.Key), outbox.MaxKeyBytes)
+	case len(item.Key) > core.MaxKeyBytes:
+		return record{}, fmt.Errorf("its key has %d bytes, the limit is %d: hash it", len(item.Key), core.MaxKeyBytes)
 	case !text.Storable(item.Key):
 		return record{}, fmt.Errorf("its key is invalid UTF-8 or contains a NUL")
 	case limit > 0 && len(item.Payload) > limit:
