@@ -104,6 +104,9 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 			if source == sqltext.FromID && r.Dead {
 				at = sqltext.FromIDDead
 			}
+			if r.Untried {
+				at += sqltext.Untried
+			}
 			a.rows = append(a.rows, []any{
 				int64(r.Lane) + int64(at), r.ID, r.UUID, r.Topic, r.Key, []byte("payload"), metadata, time.Now(), r.Attempts,
 			})

@@ -140,7 +140,8 @@ func (c *collector) collect(rows drive.Rows) error {
 		return err
 	}
 	c.row.Large = c.lane&sqltext.WithoutPayload != 0
-	c.lane &^= sqltext.WithoutPayload
+	c.row.Untried = c.lane&sqltext.Untried != 0
+	c.lane &^= sqltext.WithoutPayload | sqltext.Untried
 	source := c.lane &^ (cursor.Lanes - 1)
 	if source == sqltext.FromHeader {
 		c.found = true

@@ -209,6 +209,46 @@ func TestRequeuedTogether(t *testing.T) {
 	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
 }
 
+// TestRequeuedMessageGetsAllAttempts: after a requeue MaxAttempts failures count again, with a key and without.
+// An outage costs none of them, nor does the end of the forwarder that found the message.
+func TestRequeuedMessageGetsAllAttempts(t *testing.T) {
+	h := onPgx(t)
+	cfg := classifyingConfig()
+	cfg.MaxAttempts, cfg.MinDeadAge = 4, -1
+	refused := func(string, *message.Message) error { return errRefused }
+	w := startForwarderOn(t, h, cfg, refused)
+	w.publish(t, "x", "K", "with a key")
+	w.publish(t, "y", "", "without")
+	const dead = "select count(*) from outbox where dead_at is not null"
+	h.reaches(t, 2, "both are dead", dead)
+	assert.Equal(t, []int{4, 4}, []int{w.triedTimes("with a key"), w.triedTimes("without")})
+
+	w.answers(func(string, *message.Message) error { return errDown })
+	a := newAdmin(t, h)
+	_, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
+	require.NoError(t, err)
+	for _, payload := range []string{"with a key", "without"} {
+		w.wait(t, "an outage", func() bool { return w.triedTimes(payload) >= 6 })
+	}
+	require.NoError(t, w.Forwarder.Close())
+	w.answers(refused)
+	before := []int{w.triedTimes("with a key"), w.triedTimes("without")}
+	w.join(t, h, cfg)
+	h.reaches(t, 2, "both are dead again", dead)
+	assert.Equal(t, []int{before[0] + 4, before[1] + 4}, []int{w.triedTimes("with a key"), w.triedTimes("without")})
+	for _, id := range column[string](t, h, "select id::text from outbox") {
+		events, err := a.Timeline(t.Context(), admin.Outbox, id)
+		require.NoError(t, err)
+		attempts := []int{}
+		for _, e := range events {
+			if e.What == "failed" {
+				attempts = append(attempts, e.Attempt)
+			}
+		}
+		assert.Equal(t, []int{1, 2, 3, 4, 1, 2, 3, 4}, attempts)
+	}
+}
+
 // TestRequeuedLargeMessagesWaitForTheirBackoff: reads of due messages return requeued messages while they are in
 // flight, and leave out large payloads. The messages were not requeued again, so their failures are followed by the
 // backoff.
@@ -244,7 +284,7 @@ func TestRequeuedLargeMessagesWaitForTheirBackoff(t *testing.T) {
 	poll("read while they are in flight")
 	for i := range n {
 		refuse <- struct{}{}
-		h.reaches(t, i+1, "a failure is recorded", "SELECT count(*) FROM outbox WHERE attempts > 1")
+		h.reaches(t, i+1, "a failure is recorded", "SELECT count(*) FROM outbox WHERE last_error IS NOT NULL")
 	}
 	poll("the next read")
 	poll("and another")

@@ -172,7 +172,9 @@ func (w *twin) fetch(ctx context.Context) error {
 	model := modelRead{
 		Seq: a.Seq, Snapshot: a.Snapshot, NextXid: a.NextXid, Rewind: a.Rewind, Owned: a.Owned, Life: a.Life,
 	}
-	add := func(to *[]string, r modeldb.Row) { *to = append(*to, short(r.Lane, r.ID, r.UUID, r.Attempts)) }
+	add := func(to *[]string, r modeldb.Row) {
+		*to = append(*to, short(r.Lane, r.ID, r.UUID, r.Attempts, r.Untried))
+	}
 	for _, r := range a.Ready {
 		add(&model.Ready, r)
 	}
@@ -200,8 +202,8 @@ func (w *twin) fetch(ctx context.Context) error {
 	return w.same("fetch", model, server)
 }
 
-func short(lane int16, id int64, uuid string, attempts int) string {
-	return fmt.Sprintf("%d/%d/%s/%d", lane, id, uuid, attempts)
+func short(lane int16, id int64, uuid string, attempts int, untried bool) string {
+	return fmt.Sprintf("%d/%d/%s/%d/%t", lane, id, uuid, attempts, untried)
 }
 
 // request requests the lanes of a forwarder, most of them with the right epochs.
@@ -289,8 +291,9 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 		if err := row.Scan(&lane, &id, &uuid, &topic, &key, nil, nil, nil, &attempts); err != nil {
 			return 0, err
 		}
-		lane &^= sqltext.WithoutPayload
-		source, text := lane&^(modeldb.Lanes-1), short(lane&(modeldb.Lanes-1), id, uuid, attempts)
+		untried := lane&sqltext.Untried != 0
+		lane &^= sqltext.WithoutPayload | sqltext.Untried
+		source, text := lane&^(modeldb.Lanes-1), short(lane&(modeldb.Lanes-1), id, uuid, attempts, untried)
 		switch source {
 		case sqltext.FromHeader:
 			a.Seq, a.Snapshot, a.Life = id, uuid, w.life(topic)
@@ -679,7 +682,7 @@ func (w *twin) requeue(ctx context.Context) error {
 	w.did["requeue"]++
 	_, err := w.exec(ctx, `update {outbox} set metadata = metadata || jsonb_build_object('outbox_generation', $2::text),
 		due_at = clock_timestamp() + $3::float8 * interval '1 second', published_at = null, dead_at = null,
-		attempts = greatest(attempts, 1) where id = any ($1::bigint[])`, id, generation, float64(due))
+		attempts = 1, last_error = null where id = any ($1::bigint[])`, id, generation, float64(due))
 	return err
 }
 

@@ -177,7 +177,7 @@ func (w *twin) same(what string, model, server any) error {
 	return nil
 }
 
-const modelTables = `select id, uuid, topic, key, lane, attempts,
+const modelTables = `select id, uuid, topic, key, lane, attempts, attempts = 1 and last_error is null,
        coalesce(round(extract(epoch from due_at - clock_timestamp()) / 10000) * 10000, 0)::bigint,
        published_at is not null, dead_at is not null, coalesce(metadata->>'outbox_generation', '')
   from outbox order by id`
@@ -185,8 +185,8 @@ const modelTables = `select id, uuid, topic, key, lane, attempts,
 // compareTables compares all committed rows.
 func (w *twin) compareTables(ctx context.Context) error {
 	rows, err := list(w, ctx, modelTables, func(row pgx.CollectableRow) (r modeldb.Row, err error) {
-		return r, row.Scan(&r.ID, &r.UUID, &r.Topic, &r.Key, &r.Lane, &r.Attempts, &r.Due, &r.Published, &r.Dead,
-			&r.Generation)
+		return r, row.Scan(&r.ID, &r.UUID, &r.Topic, &r.Key, &r.Lane, &r.Attempts, &r.Untried, &r.Due, &r.Published,
+			&r.Dead, &r.Generation)
 	})
 	if err != nil {
 		return err

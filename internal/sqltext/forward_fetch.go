@@ -9,7 +9,8 @@ const (
 	FromIDDead   = 256 // dead, and requested by id or by key
 	FromDeferred = 320 // deferred, and may be continued
 
-	WithoutPayload = 512 // added to the others: too large, so payload and metadata were left out
+	WithoutPayload = 512  // added to the others: too large, so payload and metadata were left out
+	Untried        = 1024 // added to the others: no attempt has failed since a requeue, which set attempts to 1
 )
 
 // The statements with which the forwarder reads the outbox in exact order. Package forwarder explains the protocol that
@@ -155,11 +156,11 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
 
 	fetchByID = `
 UNION ALL
-SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint, r.id,
-  r.uuid, r.topic, r.key,
+SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint +
+  CASE WHEN r.untried THEN 1024 ELSE 0 END::smallint, r.id, r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
   FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
-    o.dead_at IS NOT NULL AS dead, ` + whole + `
+    o.dead_at IS NOT NULL AS dead, ` + untried + `, ` + whole + `
           FROM {outbox} o
          WHERE o.id = ANY ($14::bigint[])
            AND o.id BETWEEN ($14::bigint[])[1] AND ($14::bigint[])[cardinality($14::bigint[])]
@@ -169,12 +170,13 @@ SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.wh
 	// A row that blocks its key is read again by id when it is tried. One past the cursor waits for the rows before it.
 	fetchDue = `
 UNION ALL
-SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid, r.topic, r.key,
+SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint + CASE WHEN r.untried THEN 1024 ELSE 0 END::smallint,
+  r.id, r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata
        ELSE jsonb_build_object('outbox_generation', r.metadata->'outbox_generation') END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
-              (o.key = '' OR o.attempts = 0 AND o.id <= owned.cursor) AND ` + whole + `
+              ` + untried + `, (o.key = '' OR o.attempts = 0 AND o.id <= owned.cursor) AND ` + whole + `
          FROM {outbox} o
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL

@@ -5,11 +5,11 @@ package sqltext
 // the first attempt costs nothing extra.
 const (
 	// AttemptHistory is the part of SettleFailed that records the attempt. Repeated after an unknown commit, it records it
-	// once.
+	// once. The first attempt after a requeue finds attempts = 1 too, but no error.
 	AttemptHistory = `,
-           history = CASE WHEN o.attempts >= f.attempts AND o.history IS NOT NULL THEN o.history ELSE ` + keptHistory +
-		` || jsonb_build_array(jsonb_build_object('at', statement_timestamp(), 'attempt', f.attempts,
-               'error', left(f.error, 256), 'delay', f.delay,
+           history = CASE WHEN o.attempts >= f.attempts AND o.last_error IS NOT NULL THEN o.history
+             ELSE ` + keptHistory + ` || jsonb_build_array(jsonb_build_object('at', statement_timestamp(),
+               'attempt', f.attempts, 'error', left(f.error, 256), 'delay', f.delay,
                'by', ` + nameOfOwner + `)) END`
 
 	nameOfOwner = `coalesce((SELECT w.name FROM {forwarders} w WHERE w.id = $2::uuid), '')`

@@ -12,11 +12,13 @@ const (
 	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
                 WHEN o.dead_at IS NOT NULL THEN 'dead' ELSE ` + pendingState + ` END`
 
-	// A delayed message that is due is ready. So is a message that an operator requeued: it counts an attempt, see
-	// RequeueOutbox, and has no error.
+	// A delayed message that is due is ready. So is a message that an operator requeued, see untried.
 	pendingState = `CASE WHEN ` + failed + ` THEN 'failing' WHEN o.due_at > statement_timestamp() THEN 'delayed' ` +
 		`ELSE 'ready' END`
 	failed = `(o.attempts > 0 AND o.last_error IS NOT NULL)`
+
+	// Requeue sets attempts to 1, so that the message blocks its key. This is not a failed attempt.
+	untried = `o.attempts = 1 AND o.last_error IS NULL AS untried`
 
 	// These are the conditions of the indexes by topic.
 	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`

@@ -10,8 +10,9 @@
 //
 //	span             kind      covers                     parent
 //	create <topic>   producer  the write to the outbox    the span in the writer's context
-//	send <topic>     client    an attempt of the          create, for the first attempt; later attempts
-//	                           forwarder                  begin traces of their own, linked to create
+//	send <topic>     client    an attempt of the          create, for the first attempt, also after a
+//	                           forwarder                  requeue; later attempts begin traces of their
+//	                                                      own, linked to create
 //	process <topic>  consumer  the call of a handler      the span in the message's context, or create
 //
 // The span context of create is stored in the message's metadata, usually as traceparent, and arrives with the message

@@ -43,6 +43,7 @@ type message struct {
 	lane       int16
 	key, topic string
 	attempts   int
+	untried    bool // since it was requeued
 	due        time.Time
 	dead       bool
 	act        string // the operator's act that requeued it
@@ -113,7 +114,7 @@ func (d *desk) after() {
 func (d *desk) row(m *message) *dispatch.Row {
 	return &dispatch.Row{
 		ID: m.id, Assignment: d.terms[m.lane], Key: m.key, UUID: fmt.Sprint(m.id), Topic: m.topic, Payload: []byte("payload"),
-		Attempts: m.attempts, Generation: m.act,
+		Attempts: m.attempts, Untried: m.untried, Generation: m.act,
 	}
 }
 
@@ -296,9 +297,9 @@ func (d *desk) write(published []*dispatch.Row, failed []dispatch.Failure) {
 			o.Kind = dispatch.Gone
 		case m.act != f.Row.Generation: // requeued since, and waits for that
 		case f.Permanent:
-			m.attempts, m.dead, o.Kind = f.Attempts, true, dispatch.Dead
+			m.attempts, m.untried, m.dead, o.Kind = f.Attempts, false, true, dispatch.Dead
 		default:
-			m.attempts, m.due = f.Attempts, d.now.Add(f.Delay)
+			m.attempts, m.untried, m.due = f.Attempts, false, d.now.Add(f.Delay)
 		}
 		outcomes = append(outcomes, o)
 	}

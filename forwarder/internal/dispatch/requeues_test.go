@@ -13,7 +13,40 @@ import (
 func (d *desk) sendAgain(ids ...int64) {
 	for _, id := range ids {
 		m := d.table[id]
-		m.dead, m.attempts, m.due, m.act = false, 1, d.now, m.act+"1"
+		m.dead, m.attempts, m.untried, m.due, m.act = false, 1, true, d.now, m.act+"1"
+	}
+}
+
+// A message is charged for no attempt before its requeue: not if its topic is unreachable, and not under the next owner
+// of its lane.
+func TestRequeuedMessageGetsAllAttempts(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		d := newDesk(t, dispatch.Config{})
+		d.put(0, key, "a", 1)
+		d.table[1].dead = true
+		d.read()
+		d.sendAgain(1)
+		for attempt := 1; attempt <= 3; attempt++ {
+			for _, v := range []dispatch.Verdict{dispatch.Unavailable, dispatch.Retry} {
+				d.take(0)
+				var c *dispatch.Call
+				for range 5 {
+					d.tick(time.Minute)
+					d.read()
+					if c = d.next(); c != nil {
+						break
+					}
+				}
+				if c == nil || c.Attempt != attempt {
+					t.Fatalf("key %q: %+v, want attempt %d", key, c, attempt)
+				}
+				d.returned(c, v)
+				d.settle()
+			}
+			if n := d.table[1].attempts; n != attempt {
+				t.Fatalf("key %q: %d attempts, want %d", key, n, attempt)
+			}
+		}
 	}
 }
 

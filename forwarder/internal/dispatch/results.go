@@ -134,7 +134,7 @@ func (d *Dispatcher) block(l *lane, c *Call) {
 // charge queues a failure to be written. A snoozed message is charged nothing but its first attempt.
 func (d *Dispatcher) charge(c *Call, res Result) {
 	r, t := c.Row, c.topic
-	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
+	f := Failure{Row: r, Err: res.Err, Attempts: c.Attempt, Permanent: res.Verdict == Permanent}
 	if res.Snooze {
 		f.Attempts = max(r.Attempts, 1) // without an attempt it would be a delayed message, which does not block its key
 	}

@@ -4,6 +4,9 @@ package dispatch
 func (d *Dispatcher) keep(l *lane, r *Row) {
 	c := &r.call
 	c.Row, c.Attempt, c.topic = r, r.Attempts+1, d.topicOf(r.Topic)
+	if r.Untried {
+		c.Attempt = 1
+	}
 	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
 	c.topic.count(r, 1)

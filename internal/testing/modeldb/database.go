@@ -17,6 +17,7 @@ type Row struct {
 // State is the mutable part of a row.
 type State struct {
 	Attempts   int
+	Untried    bool  // no attempt has failed since it was requeued
 	Due        int64 // relative to DB.Now; 0 = none
 	Published  bool
 	Dead       bool
@@ -125,7 +126,7 @@ func (d *DB) Requeue(ids []int64, due int64, generation string) (blocked bool) {
 		return true
 	}
 	d.change(rows, false, func(r *Row) {
-		r.State = State{Attempts: max(r.Attempts, 1), Due: due, Generation: generation}
+		r.State = State{Attempts: 1, Untried: true, Due: due, Generation: generation}
 	})
 	return false
 }

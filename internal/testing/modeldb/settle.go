@@ -106,7 +106,8 @@ func (d *DB) SettleFailed(owner string, list []Failed, most int) (outcomes []str
 	}
 	d.change(rows, false, func(r *Row) {
 		f := changes[r]
-		r.Attempts, r.Due, r.Dead = f.Attempts, d.Now+f.Delay, f.Permanent || f.Attempts >= most
+		r.Attempts, r.Untried = f.Attempts, false
+		r.Due, r.Dead = d.Now+f.Delay, f.Permanent || f.Attempts >= most
 	})
 	if len(rows) == 0 && !fenced {
 		d.one(func() {})
