@@ -28,85 +28,82 @@ func inboxRow(t testing.TB, h handle, msg *message.Message) string {
 
 // A copy that fails after another one was processed changes nothing in the row.
 func TestErrorHandlerLeavesProcessedMessagesAlone(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		obs, logger := &seen{}, watermill.NewCaptureLogger()
-		mws := stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{
-			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
-		}, logger)
-		for name, failure := range map[string]error{"failed": errHandler, "poisoned": outbox.Poison(errHandler)} {
-			msg := newMessage("")
-			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and
-			// ErrorHandler.
-			meanwhile := func(next message.HandlerFunc) message.HandlerFunc {
-				return func(m *message.Message) ([]*message.Message, error) {
-					produced, err := next(m)
-					_, copyErr := chain(book(h), mws...)(msg.Copy())
-					require.NoError(t, copyErr)
-					return produced, err
-				}
+	h := onPgx(t)
+	obs, logger := &seen{}, watermill.NewCaptureLogger()
+	mws := stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{
+		Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+	}, logger)
+	for name, failure := range map[string]error{"failed": errHandler, "poisoned": outbox.Poison(errHandler)} {
+		msg := newMessage("")
+		// The copy fails after its transaction was rolled back and the other one's committed: between Tx and
+		// ErrorHandler.
+		meanwhile := func(next message.HandlerFunc) message.HandlerFunc {
+			return func(m *message.Message) ([]*message.Message, error) {
+				produced, err := next(m)
+				_, copyErr := chain(book(h), mws...)(msg.Copy())
+				require.NoError(t, copyErr)
+				return produced, err
 			}
-			slow := append([]message.HandlerMiddleware{mws[0], meanwhile}, mws[1:]...)
-			_, err := chain(failing(book(h), failure), slow...)(msg.Copy())
-			if name == "failed" {
-				require.ErrorIs(t, err, errHandler)
-			} else {
-				require.NoError(t, err)
-			}
-			assert.Equal(t, "0 processed", inboxRow(t, h, msg), name)
-			assert.Equal(t, 1, effects(t, h, msg), name)
-			outcome := map[string]observe.Outcome{"failed": observe.Failed, "poisoned": observe.Duplicate}[name]
-			assert.Equal(t, []observe.Outcome{observe.Processed, outcome}, obs.outcomes(), name)
-			obs.all = nil
 		}
-		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "no dead letter was written")
-		assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
-	})
+		slow := append([]message.HandlerMiddleware{mws[0], meanwhile}, mws[1:]...)
+		_, err := chain(failing(book(h), failure), slow...)(msg.Copy())
+		if name == "failed" {
+			require.ErrorIs(t, err, errHandler)
+		} else {
+			require.NoError(t, err)
+		}
+		assert.Equal(t, "0 processed", inboxRow(t, h, msg), name)
+		assert.Equal(t, 1, effects(t, h, msg), name)
+		outcome := map[string]observe.Outcome{"failed": observe.Failed, "poisoned": observe.Duplicate}[name]
+		assert.Equal(t, []observe.Outcome{observe.Processed, outcome}, obs.outcomes(), name)
+		obs.all = nil
+	}
+	assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "no dead letter was written")
+	assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
 func TestPoisonInARouter(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		f := newFeed()
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-				ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead"},
-			}, nil)...)
-			r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return outbox.Poison(errHandler) })
-		})
-		msg := newMessage("payload")
-		msg.Metadata.Set("m", "1")
-		assert.True(t, f.deliver(t, msg))
-		assert.Equal(t, msg.UUID+" shop dead payload 1 poison message: the handler failed",
-			value[string](t, h, `select concat_ws(' ', metadata->>'uuid_poisoned', metadata->>'service_poisoned', topic,
-				convert_from(payload, 'UTF8'), metadata->>'m', metadata->>'reason_poisoned') from outbox`))
-		assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked forever")
-		assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead' and uuid <> ''
-			and metadata->>'topic_poisoned' = 'orders' and metadata->>'handler_poisoned' = 'book-order'`))
-		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where dead_at is not null"))
+	h := onPgx(t)
+	f := newFeed()
+	startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
+			ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead"},
+		}, nil)...)
+		r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return outbox.Poison(errHandler) })
 	})
+	msg := newMessage("payload")
+	msg.Metadata.Set("m", "1")
+	assert.True(t, f.deliver(t, msg))
+	assert.Equal(t, msg.UUID+" shop dead payload 1 poison message: the handler failed",
+		value[string](t, h, `select concat_ws(' ', metadata->>'uuid_poisoned', metadata->>'service_poisoned', topic,
+			convert_from(payload, 'UTF8'), metadata->>'m', metadata->>'reason_poisoned') from outbox`))
+	assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked forever")
+	assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead' and uuid <> ''
+		and metadata->>'topic_poisoned' = 'orders' and metadata->>'handler_poisoned' = 'book-order'`))
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where dead_at is not null"))
 }
 
 // Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.
 func TestErrorHandlerWithoutInbox(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{
-			Service: "shop", MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: -1},
-		}, nil)
-		require.NoError(t, err)
-		mws := []message.HandlerMiddleware{errorHandler, newTx(t, h, middleware.TxConfig{})}
-		msg := newMessage("")
-		produced, err := chain(book(h), mws...)(msg)
-		require.NoError(t, err)
-		assert.Len(t, produced, 1)
-		_, err = chain(failing(book(h), errHandler), mws...)(msg)
-		require.ErrorIs(t, err, errHandler)
-		_, err = chain(failing(book(h), outbox.ErrAlreadyProcessed), mws...)(msg)
-		require.NoError(t, err)
-		_, err = chain(failing(book(h), outbox.Poison(errHandler)), mws...)(msg)
-		require.NoError(t, err)
-		assert.Equal(t, 1, effects(t, h, msg))
-		assert.Zero(t, h.count(t, "select count(*) from inbox"))
-		assert.Equal(t, []string{"dead_letters"}, column[string](t, h, "select topic from outbox"))
-	})
+	h := onPgx(t)
+	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{
+		Service: "shop", MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: -1},
+	}, nil)
+	require.NoError(t, err)
+	mws := []message.HandlerMiddleware{errorHandler, newTx(t, h, middleware.TxConfig{})}
+	msg := newMessage("")
+	produced, err := chain(book(h), mws...)(msg)
+	require.NoError(t, err)
+	assert.Len(t, produced, 1)
+	_, err = chain(failing(book(h), errHandler), mws...)(msg)
+	require.ErrorIs(t, err, errHandler)
+	_, err = chain(failing(book(h), outbox.ErrAlreadyProcessed), mws...)(msg)
+	require.NoError(t, err)
+	_, err = chain(failing(book(h), outbox.Poison(errHandler)), mws...)(msg)
+	require.NoError(t, err)
+	assert.Equal(t, 1, effects(t, h, msg))
+	assert.Zero(t, h.count(t, "select count(*) from inbox"))
+	assert.Equal(t, []string{"dead_letters"}, column[string](t, h, "select topic from outbox"))
 }
 
 func TestErrorHandlerStoresAnyMessageAndError(t *testing.T) {
@@ -159,22 +156,21 @@ func TestFailureWhileTheRouterCloses(t *testing.T) {
 }
 
 func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		logger := watermill.NewCaptureLogger()
-		mws, err := middleware.Stack(newOutboxPublisher(t, h), middleware.StackConfig{
-			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
-		}, logger)
-		require.NoError(t, err)
-		msg := newMessage("")
-		begun := time.Now()
-		for range 3 {
-			_, err := chain(failing(book(h), errHandler), mws...)(msg.Copy())
-			require.ErrorIs(t, err, errHandler)
-		}
-		assert.GreaterOrEqual(t, time.Since(begun), 8*(100+200+400)*time.Millisecond/10, "by default")
-		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "an attempt is not logged as an error")
-		assert.Len(t, logger.Captured()[watermill.DebugLogLevel], 3)
-	})
+	h := onPgx(t)
+	logger := watermill.NewCaptureLogger()
+	mws, err := middleware.Stack(newOutboxPublisher(t, h), middleware.StackConfig{
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+	}, logger)
+	require.NoError(t, err)
+	msg := newMessage("")
+	begun := time.Now()
+	for range 3 {
+		_, err := chain(failing(book(h), errHandler), mws...)(msg.Copy())
+		require.ErrorIs(t, err, errHandler)
+	}
+	assert.GreaterOrEqual(t, time.Since(begun), 8*(100+200+400)*time.Millisecond/10, "by default")
+	assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "an attempt is not logged as an error")
+	assert.Len(t, logger.Captured()[watermill.DebugLogLevel], 3)
 }
 
 func TestTheWaitEndsWithTheRouter(t *testing.T) {
@@ -208,29 +204,28 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 // Ten failures within an hour, or a few over a long time, are an outage; ten over a long time are a message that cannot
 // be handled.
 func TestErrorHandlerDeadByDefault(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		mws := stack(t, h, middleware.StackConfig{})
-		msg := newMessage("")
-		fails := chain(func(*message.Message) ([]*message.Message, error) { return nil, errHandler }, mws...)
-		state := func() string {
-			return value[string](t, h, "select attempts || case when dead_at is null then '' else ' dead' end from inbox")
-		}
-		for range 11 {
-			_, err := fails(msg.Copy())
-			require.ErrorIs(t, err, errHandler)
-		}
-		assert.Equal(t, "11", state())
-		h.exec(t, "update inbox set attempts = 8, received_at = received_at - interval '61 minutes'")
+	h := onPgx(t)
+	mws := stack(t, h, middleware.StackConfig{})
+	msg := newMessage("")
+	fails := chain(func(*message.Message) ([]*message.Message, error) { return nil, errHandler }, mws...)
+	state := func() string {
+		return value[string](t, h, "select attempts || case when dead_at is null then '' else ' dead' end from inbox")
+	}
+	for range 11 {
 		_, err := fails(msg.Copy())
 		require.ErrorIs(t, err, errHandler)
-		assert.Equal(t, "9", state())
-		_, err = fails(msg.Copy())
-		require.NoError(t, err)
-		assert.Equal(t, "10 dead", state())
+	}
+	assert.Equal(t, "11", state())
+	h.exec(t, "update inbox set attempts = 8, received_at = received_at - interval '61 minutes'")
+	_, err := fails(msg.Copy())
+	require.ErrorIs(t, err, errHandler)
+	assert.Equal(t, "9", state())
+	_, err = fails(msg.Copy())
+	require.NoError(t, err)
+	assert.Equal(t, "10 dead", state())
 
-		require.True(t, revived(t, h, "shop/test", msg.UUID))
-		h.exec(t, "update inbox set attempts = 50")
-		_, err = fails(msg.Copy())
-		require.ErrorIs(t, err, errHandler, "the hour starts again")
-	})
+	require.True(t, revived(t, h, "shop/test", msg.UUID))
+	h.exec(t, "update inbox set attempts = 50")
+	_, err = fails(msg.Copy())
+	require.ErrorIs(t, err, errHandler, "the hour starts again")
 }

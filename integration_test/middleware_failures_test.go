@@ -162,97 +162,96 @@ func (s *failingStack) outcome(t testing.TB) string {
 // and the error, a line of the log names the part, and after MaxAttempts the message is dead and has a dead letter. The
 // failures are counted in the inbox if the message's key is known and its own, otherwise by the process.
 func TestFailuresAreCounted(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		type failing struct {
-			at    string
-			fails failure
-			row   string // error in the inbox, as a pattern
+	h := onPgx(t)
+	type failing struct {
+		at    string
+		fails failure
+		row   string // error in the inbox, as a pattern
+	}
+	cases := map[string]failing{
+		"error":                 {atHandler, returning(errHandler), "the handler failed"},
+		"panic":                 {atHandler, panics, "the handler panicked"},
+		"Classify panics":       {atHandler, returning(errHandler), "the handler failed"},
+		"OnBegin":               {atBegin, returning(errHandler), "OnBegin: the handler failed"},
+		"OnBegin panics":        {atBegin, panics, "the handler panicked"},
+		"OnBegin with bad SQL":  {atBegin, badSQL, "inbox: .*current transaction is aborted.*"},
+		"OnBegin in overtime":   {atBegin, overtime, "OnBegin: it exceeded TxConfig.Timeout.*"},
+		"Key":                   {atKey, returning(errHandler), ""},
+		"Key panics":            {atKey, panics, ""},
+		"OnBegin and Key panic": {atBegin + atKey, panics, ""},
+		"OnMismatch":            {atMismatch, returning(errHandler), ""},
+		"OnMismatch panics":     {atMismatch, panics, ""},
+		"OnMismatch overtime":   {atMismatch, overtime, ""},
+	}
+	for name, err := range unsound() {
+		cases[name] = failing{atHandler, returning(err), ".*return nil instead of a nil pointer.*"}
+	}
+	for name, c := range cases {
+		cfg := middleware.StackConfig{}
+		if name == "Classify panics" {
+			cfg.ErrorHandler.Classify = func(error) outbox.Decision { panic("boom") }
 		}
-		cases := map[string]failing{
-			"error":                 {atHandler, returning(errHandler), "the handler failed"},
-			"panic":                 {atHandler, panics, "the handler panicked"},
-			"Classify panics":       {atHandler, returning(errHandler), "the handler failed"},
-			"OnBegin":               {atBegin, returning(errHandler), "OnBegin: the handler failed"},
-			"OnBegin panics":        {atBegin, panics, "the handler panicked"},
-			"OnBegin with bad SQL":  {atBegin, badSQL, "inbox: .*current transaction is aborted.*"},
-			"OnBegin in overtime":   {atBegin, overtime, "OnBegin: it exceeded TxConfig.Timeout.*"},
-			"Key":                   {atKey, returning(errHandler), ""},
-			"Key panics":            {atKey, panics, ""},
-			"OnBegin and Key panic": {atBegin + atKey, panics, ""},
-			"OnMismatch":            {atMismatch, returning(errHandler), ""},
-			"OnMismatch panics":     {atMismatch, panics, ""},
-			"OnMismatch overtime":   {atMismatch, overtime, ""},
+		s := newFailingStack(t, h, name, c.at, c.fails, cfg)
+		if strings.Contains(name, "overtime") {
+			s.cfg.Tx.Timeout = 100 * time.Millisecond
+			s.restart(t)
 		}
-		for name, err := range unsound() {
-			cases[name] = failing{atHandler, returning(err), ".*return nil instead of a nil pointer.*"}
+		row := map[bool]string{true: "; 0 processed"}[c.at == atMismatch] // of the other message
+		counted := func(n int) {
+			t.Helper()
+			if c.row != "" {
+				row = fmt.Sprintf("; %d %s", n, c.row)
+			}
+			wait := map[bool]string{true: fmt.Sprintf(`; wait \[%d\]`, n)}[s.cfg.Tx.Timeout == 0]
+			require.Regexp(t, "(?s)^nacked; failed"+row+wait+"$", s.outcome(t), name)
 		}
-		for name, c := range cases {
-			cfg := middleware.StackConfig{}
-			if name == "Classify panics" {
-				cfg.ErrorHandler.Classify = func(error) outbox.Decision { panic("boom") }
+		for n := 1; n <= 3; n++ {
+			counted(n)
+		}
+		said := 0
+		for _, line := range s.logger.Captured()[watermill.ErrorLogLevel] {
+			if strings.HasPrefix(line.Msg, "handler not called: ") {
+				said++
+				assert.Contains(t, c.at, strings.Fields(line.Msg)[3], name)
 			}
-			s := newFailingStack(t, h, name, c.at, c.fails, cfg)
-			if strings.Contains(name, "overtime") {
-				s.cfg.Tx.Timeout = 100 * time.Millisecond
-				s.restart(t)
+		}
+		assert.Equal(t, map[bool]int{false: 1}[c.at == atHandler], said, name)
+		if c.row == "" {
+			require.Equal(t, "acked; dead"+row+"; dead letter", s.outcome(t), name)
+			for len(s.deadLetters(t)) < 2 {
+				_ = s.deliver()
 			}
-			row := map[bool]string{true: "; 0 processed"}[c.at == atMismatch] // of the other message
-			counted := func(n int) {
-				t.Helper()
-				if c.row != "" {
-					row = fmt.Sprintf("; %d %s", n, c.row)
-				}
-				wait := map[bool]string{true: fmt.Sprintf(`; wait \[%d\]`, n)}[s.cfg.Tx.Timeout == 0]
-				require.Regexp(t, "(?s)^nacked; failed"+row+wait+"$", s.outcome(t), name)
-			}
-			for n := 1; n <= 3; n++ {
-				counted(n)
-			}
-			said := 0
-			for _, line := range s.logger.Captured()[watermill.ErrorLogLevel] {
-				if strings.HasPrefix(line.Msg, "handler not called: ") {
-					said++
-					assert.Contains(t, c.at, strings.Fields(line.Msg)[3], name)
-				}
-			}
-			assert.Equal(t, map[bool]int{false: 1}[c.at == atHandler], said, name)
-			if c.row == "" {
-				require.Equal(t, "acked; dead"+row+"; dead letter", s.outcome(t), name)
-				for len(s.deadLetters(t)) < 2 {
-					_ = s.deliver()
-				}
-				assert.Equal(t, s.deadLetters(t)[0], s.deadLetters(t)[1], "%s: a copy has the same dead letter", name)
-				continue
-			}
-			s.restart(t) // another process has no count of its own
-			require.Regexp(t, "(?s)^acked; dead; 4 dead "+c.row+"; dead letter$", s.outcome(t), name)
+			assert.Equal(t, s.deadLetters(t)[0], s.deadLetters(t)[1], "%s: a copy has the same dead letter", name)
+			continue
+		}
+		s.restart(t) // another process has no count of its own
+		require.Regexp(t, "(?s)^acked; dead; 4 dead "+c.row+"; dead letter$", s.outcome(t), name)
+		require.Regexp(t, "(?s)^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
+		if s.cfg.Tx.Timeout == 0 { // a dead message is not handled, though it could be now
+			s.fails = nil
 			require.Regexp(t, "(?s)^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
-			if s.cfg.Tx.Timeout == 0 { // a dead message is not handled, though it could be now
-				s.fails = nil
-				require.Regexp(t, "(?s)^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
-				s.fails = c.fails
-			}
-			require.True(t, revived(t, h, "shop/"+name, s.msg.UUID), name)
-			counted(1)
-			limit := s.cfg.Tx.Timeout
-			s.fails, s.cfg.Tx.Timeout = nil, 0
-			s.restart(t)
-			require.Regexp(t, "(?s)^acked; processed; 1 processed "+c.row+"$", s.outcome(t), name)
-			// If nacked, a copy would return forever, with its failures recorded nowhere.
-			s.fails, s.cfg.Tx.Timeout = c.fails, limit
-			s.restart(t)
-			require.Regexp(t, "(?s)^acked; duplicate; 1 processed "+c.row+"$", s.outcome(t), name)
-			assert.False(t, revived(t, h, "shop/"+name, s.msg.UUID), "%s: a processed message is not revived", name)
-			if name == "OnBegin panics" {
-				lines := s.logger.Captured()[watermill.ErrorLogLevel]
-				assert.Contains(t, lines[len(lines)-1].Fields["stack"], "middleware_failures_test.go")
-			}
-			if c.at == atBegin {
-				s.msg.Payload = []byte("changed")
-				require.Error(t, s.deliver(), "%s: a message with different content is not a copy", name)
-			}
+			s.fails = c.fails
 		}
-	})
+		require.True(t, revived(t, h, "shop/"+name, s.msg.UUID), name)
+		counted(1)
+		limit := s.cfg.Tx.Timeout
+		s.fails, s.cfg.Tx.Timeout = nil, 0
+		s.restart(t)
+		require.Regexp(t, "(?s)^acked; processed; 1 processed "+c.row+"$", s.outcome(t), name)
+		// If nacked, a copy would return forever, with its failures recorded nowhere.
+		s.fails, s.cfg.Tx.Timeout = c.fails, limit
+		s.restart(t)
+		require.Regexp(t, "(?s)^acked; duplicate; 1 processed "+c.row+"$", s.outcome(t), name)
+		assert.False(t, revived(t, h, "shop/"+name, s.msg.UUID), "%s: a processed message is not revived", name)
+		if name == "OnBegin panics" {
+			lines := s.logger.Captured()[watermill.ErrorLogLevel]
+			assert.Contains(t, lines[len(lines)-1].Fields["stack"], "middleware_failures_test.go")
+		}
+		if c.at == atBegin {
+			s.msg.Payload = []byte("changed")
+			require.Error(t, s.deliver(), "%s: a message with different content is not a copy", name)
+		}
+	}
 }
 
 // TestOutcomesOfErrors whose type decides the outcome of the message. After errors that charge no attempt it lives on

@@ -46,34 +46,33 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 }
 
 func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		tx := newTx(t, h, middleware.TxConfig{})
-		pub := newOutboxPublisher(t, h)
-		untouched := func(*message.Message) ([]*message.Message, error) {
-			t.Error("the handler was called")
-			return nil, nil
-		}
-		_, err := chain(untouched, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(newMessage(""))
-		require.ErrorIs(t, err, outbox.ErrNoTx)
-		require.ErrorContains(t, err, "middleware.Tx")
+	h := onPgx(t)
+	tx := newTx(t, h, middleware.TxConfig{})
+	pub := newOutboxPublisher(t, h)
+	untouched := func(*message.Message) ([]*message.Message, error) {
+		t.Error("the handler was called")
+		return nil, nil
+	}
+	_, err := chain(untouched, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(newMessage(""))
+	require.ErrorIs(t, err, outbox.ErrNoTx)
+	require.ErrorContains(t, err, "middleware.Tx")
 
-		msg := newMessage("")
-		_, err = chain(book(h), tx, capturing(t, pub, middleware.OutboxConfig{}))(msg)
-		require.ErrorContains(t, err, "topic")
-		assert.Zero(t, effects(t, h, msg))
+	msg := newMessage("")
+	_, err = chain(book(h), tx, capturing(t, pub, middleware.OutboxConfig{}))(msg)
+	require.ErrorContains(t, err, "topic")
+	assert.Zero(t, effects(t, h, msg))
 
-		_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
-			bad := newMessage("")
-			bad.Metadata.Set("x", "\x00")
-			return message.Messages{newMessage(""), bad}, write(h, msg)
-		}, tx, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(msg)
-		require.ErrorIs(t, err, outbox.ErrInvalidMessage)
-		_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
-			return message.Messages{nil}, write(h, msg)
-		}, tx, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(msg)
-		require.ErrorIs(t, err, outbox.ErrInvalidMessage)
-		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
-	})
+	_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
+		bad := newMessage("")
+		bad.Metadata.Set("x", "\x00")
+		return message.Messages{newMessage(""), bad}, write(h, msg)
+	}, tx, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(msg)
+	require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+	_, err = chain(func(msg *message.Message) ([]*message.Message, error) {
+		return message.Messages{nil}, write(h, msg)
+	}, tx, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(msg)
+	require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+	assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 }
 
 // The whole stack in a Router, with the handler names and topics that the Router sets.
@@ -114,28 +113,26 @@ func TestStackInARouter(t *testing.T) {
 }
 
 func TestStackTwice(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		msg := newMessage("")
-		mws := stack(t, h, middleware.StackConfig{})
-		_, err := chain(book(h), append(mws, mws...)...)(msg)
-		require.ErrorContains(t, err, "before Tx")
-		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
-	})
+	h := onPgx(t)
+	msg := newMessage("")
+	mws := stack(t, h, middleware.StackConfig{})
+	_, err := chain(book(h), append(mws, mws...)...)(msg)
+	require.ErrorContains(t, err, "before Tx")
+	assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 }
 
 // Inbox refuses returned messages that no Outbox captures, because the Router would publish them after the commit.
 func TestReturnedMessagesNeedOutbox(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		f, broker := newFeed(), &published{}
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(txInbox(t, h, middleware.InboxConfig{})...)
-			r.AddHandler("direct", "in", f, "out", broker, book(h))
-		})
-		msg := newMessage("")
-		assert.False(t, f.deliver(t, msg))
-		assert.Zero(t, broker.count())
-		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
+	h := onPgx(t)
+	f, broker := newFeed(), &published{}
+	startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(txInbox(t, h, middleware.InboxConfig{})...)
+		r.AddHandler("direct", "in", f, "out", broker, book(h))
 	})
+	msg := newMessage("")
+	assert.False(t, f.deliver(t, msg))
+	assert.Zero(t, broker.count())
+	assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 }
 
 // delivered marks messages as a Subscriber of the outbox does.
@@ -148,40 +145,39 @@ func delivered(next message.HandlerFunc) message.HandlerFunc {
 }
 
 func TestMessagesFromOurOutbox(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		local, process, looping := newFeed(), newFeed(), newFeed()
-		broker := &published{}
-		pub := newOutboxPublisher(t, h)
-		passOn := func(msg *message.Message) ([]*message.Message, error) {
-			d, ok := core.DeliveryFrom(msg.Context())
-			assert.True(t, ok)
-			assert.EqualValues(t, 7, d.ID)
-			return message.Messages{msg}, nil
-		}
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(delivered)
-			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
-			r.AddConsumerHandler("local", "events", local, func(msg *message.Message) error { return write(h, msg) })
-			r.AddHandler("process", "events", process, "more", broker, book(h))
-			r.AddHandler("looping", "events", looping, "events", broker, passOn)
-		})
-
-		msg := newMessage("")
-		for range 2 {
-			assert.True(t, local.deliver(t, msg.Copy()))
-		}
-		assert.Equal(t, 1, effects(t, h, msg), "a handler that returns no messages is guarded too")
-
-		msg = newMessage("")
-		for range 2 {
-			assert.True(t, process.deliver(t, msg.Copy()))
-		}
-		assert.Equal(t, 1, effects(t, h, msg))
-		assert.False(t, looping.deliver(t, newMessage("")), "a wiring mistake is nacked without a charge")
-		assert.Zero(t, h.count(t, "select count(*) from inbox where processed_at is null"), "it would return forever")
-		assert.Equal(t, []string{"more"}, column[string](t, h, "select topic from outbox"))
-		assert.Zero(t, broker.count())
+	h := onPgx(t)
+	local, process, looping := newFeed(), newFeed(), newFeed()
+	broker := &published{}
+	pub := newOutboxPublisher(t, h)
+	passOn := func(msg *message.Message) ([]*message.Message, error) {
+		d, ok := core.DeliveryFrom(msg.Context())
+		assert.True(t, ok)
+		assert.EqualValues(t, 7, d.ID)
+		return message.Messages{msg}, nil
+	}
+	startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(delivered)
+		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
+		r.AddConsumerHandler("local", "events", local, func(msg *message.Message) error { return write(h, msg) })
+		r.AddHandler("process", "events", process, "more", broker, book(h))
+		r.AddHandler("looping", "events", looping, "events", broker, passOn)
 	})
+
+	msg := newMessage("")
+	for range 2 {
+		assert.True(t, local.deliver(t, msg.Copy()))
+	}
+	assert.Equal(t, 1, effects(t, h, msg), "a handler that returns no messages is guarded too")
+
+	msg = newMessage("")
+	for range 2 {
+		assert.True(t, process.deliver(t, msg.Copy()))
+	}
+	assert.Equal(t, 1, effects(t, h, msg))
+	assert.False(t, looping.deliver(t, newMessage("")), "a wiring mistake is nacked without a charge")
+	assert.Zero(t, h.count(t, "select count(*) from inbox where processed_at is null"), "it would return forever")
+	assert.Equal(t, []string{"more"}, column[string](t, h, "select topic from outbox"))
+	assert.Zero(t, broker.count())
 }
 
 // Handlers that run in parallel do not mix up their transactions.
@@ -189,7 +185,7 @@ func TestStackUnderConcurrency(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		mws := stack(t, h, middleware.StackConfig{})
 		var messages []*message.Message
-		for range 50 {
+		for range 15 {
 			messages = append(messages, newMessage(""))
 		}
 		var wg sync.WaitGroup
@@ -207,10 +203,10 @@ func TestStackUnderConcurrency(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		assert.Equal(t, 50, h.count(t, "select count(*) from effects"))
-		assert.Equal(t, 50, h.count(t, "select count(distinct message_id) from effects"))
-		assert.Equal(t, 50, outboxed(t, h))
-		assert.Equal(t, 50, h.count(t, "select count(distinct metadata->>'causation_id') from outbox"))
+		assert.Equal(t, 15, h.count(t, "select count(*) from effects"))
+		assert.Equal(t, 15, h.count(t, "select count(distinct message_id) from effects"))
+		assert.Equal(t, 15, outboxed(t, h))
+		assert.Equal(t, 15, h.count(t, "select count(distinct metadata->>'causation_id') from outbox"))
 	})
 }
 
@@ -221,76 +217,75 @@ type sendInvoice struct{ ID string }
 // One event bus and one command bus for all handlers: they publish with the context of the handler, and so in its
 // transaction.
 func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		for _, swallow := range []bool{false, true} { // AckCommandHandlingErrors
-			h.exec(t, "truncate outbox, inbox, effects")
-			pub := newOutboxPublisher(t, h)
-			marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
-			events, err := cqrs.NewEventBusWithConfig(pub, cqrs.EventBusConfig{
-				GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
-					return "events." + p.EventName, nil
-				},
-				Marshaler: marshaler,
-			})
-			require.NoError(t, err)
-			commands, err := cqrs.NewCommandBusWithConfig(pub, cqrs.CommandBusConfig{
-				GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
-					return "commands." + p.CommandName, nil
-				},
-				Marshaler: marshaler,
-			})
-			require.NoError(t, err)
+	h := onPgx(t)
+	for _, swallow := range []bool{false, true} { // AckCommandHandlingErrors
+		h.exec(t, "truncate outbox, inbox, effects")
+		pub := newOutboxPublisher(t, h)
+		marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
+		events, err := cqrs.NewEventBusWithConfig(pub, cqrs.EventBusConfig{
+			GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
+				return "events." + p.EventName, nil
+			},
+			Marshaler: marshaler,
+		})
+		require.NoError(t, err)
+		commands, err := cqrs.NewCommandBusWithConfig(pub, cqrs.CommandBusConfig{
+			GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
+				return "commands." + p.CommandName, nil
+			},
+			Marshaler: marshaler,
+		})
+		require.NoError(t, err)
 
-			f := newFeed()
-			startRouter(t, func(r *message.Router) {
-				r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
-				processor, err := cqrs.NewCommandProcessorWithConfig(r, cqrs.CommandProcessorConfig{
-					GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
-						return "commands", nil
-					},
-					SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-						return f, nil
-					},
-					Marshaler:                marshaler,
-					AckCommandHandlingErrors: swallow,
-				})
-				require.NoError(t, err)
-				require.NoError(t,
-					processor.AddHandlers(cqrs.NewCommandHandler("place-order", func(ctx context.Context, cmd *placeOrder) error {
-						if err := h.execTx(ctx, "insert into effects (message_id) values ($1)", cmd.ID); err != nil {
-							return err
-						}
-						if err := events.Publish(ctx, orderPlaced{cmd.ID}); err != nil {
-							return err
-						}
-						if err := commands.Send(ctx, sendInvoice{cmd.ID}); err != nil {
-							return err
-						}
-						if cmd.ID == "bad" {
-							if swallow {
-								if err := outbox.SetRollbackOnly(ctx); err != nil {
-									return err
-								}
+		f := newFeed()
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
+			processor, err := cqrs.NewCommandProcessorWithConfig(r, cqrs.CommandProcessorConfig{
+				GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
+					return "commands", nil
+				},
+				SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+					return f, nil
+				},
+				Marshaler:                marshaler,
+				AckCommandHandlingErrors: swallow,
+			})
+			require.NoError(t, err)
+			require.NoError(t,
+				processor.AddHandlers(cqrs.NewCommandHandler("place-order", func(ctx context.Context, cmd *placeOrder) error {
+					if err := h.execTx(ctx, "insert into effects (message_id) values ($1)", cmd.ID); err != nil {
+						return err
+					}
+					if err := events.Publish(ctx, orderPlaced{cmd.ID}); err != nil {
+						return err
+					}
+					if err := commands.Send(ctx, sendInvoice{cmd.ID}); err != nil {
+						return err
+					}
+					if cmd.ID == "bad" {
+						if swallow {
+							if err := outbox.SetRollbackOnly(ctx); err != nil {
+								return err
 							}
-							return errHandler
 						}
-						return nil
-					})))
-			})
+						return errHandler
+					}
+					return nil
+				})))
+		})
 
-			command := func(id string) *message.Message {
-				msg, err := marshaler.Marshal(placeOrder{id})
-				require.NoError(t, err)
-				return msg
-			}
-			good := command("good")
-			for range 2 {
-				assert.True(t, f.deliver(t, good.Copy()))
-			}
-			assert.Equal(t, swallow, f.deliver(t, command("bad")))
-			assert.Equal(t, []string{"good"}, column[string](t, h, "select message_id from effects"))
-			assert.Equal(t, []string{"commands.sendInvoice", "events.orderPlaced"},
-				column[string](t, h, "select topic from outbox order by topic"))
+		command := func(id string) *message.Message {
+			msg, err := marshaler.Marshal(placeOrder{id})
+			require.NoError(t, err)
+			return msg
 		}
-	})
+		good := command("good")
+		for range 2 {
+			assert.True(t, f.deliver(t, good.Copy()))
+		}
+		assert.Equal(t, swallow, f.deliver(t, command("bad")))
+		assert.Equal(t, []string{"good"}, column[string](t, h, "select message_id from effects"))
+		assert.Equal(t, []string{"commands.sendInvoice", "events.orderPlaced"},
+			column[string](t, h, "select topic from outbox order by topic"))
+	}
 }

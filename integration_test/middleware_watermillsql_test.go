@@ -22,123 +22,118 @@ import (
 // Behind a watermill-sql subscriber a failed attempt leaves nothing, whatever the subscriber does with its own
 // transaction.
 func TestBehindAWatermillSQLSubscriber(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		url := h.url
-		if h.name == "pgbouncer" {
-			url += "&binary_parameters=yes" // then lib/pq prepares no statements on one connection
-		}
-		queue := newSQLHandle(t, "postgres", url).sql
-		schemaAdapter, offsets := wsql.DefaultPostgreSQLSchema{}, wsql.DefaultPostgreSQLOffsetsAdapter{}
-		pub, err := wsql.NewPublisher(queue, wsql.PublisherConfig{
-			SchemaAdapter: schemaAdapter, AutoInitializeSchema: true,
-		}, nil)
+	h := onPgx(t)
+	queue := newSQLHandle(t, "postgres", h.url).sql
+	schemaAdapter, offsets := wsql.DefaultPostgreSQLSchema{}, wsql.DefaultPostgreSQLOffsetsAdapter{}
+	pub, err := wsql.NewPublisher(queue, wsql.PublisherConfig{
+		SchemaAdapter: schemaAdapter, AutoInitializeSchema: true,
+	}, nil)
+	require.NoError(t, err)
+	subscribe := func(ackDeadline time.Duration) message.Subscriber {
+		sub, err := wsql.NewSubscriber(queue, wsql.SubscriberConfig{
+			SchemaAdapter: schemaAdapter, OffsetsAdapter: offsets, InitializeSchema: true, ConsumerGroup: "g",
+			PollInterval: 10 * time.Millisecond, ResendInterval: time.Millisecond, RetryInterval: 10 * time.Millisecond,
+			AckDeadline: &ackDeadline,
+		}, watermill.NopLogger{})
 		require.NoError(t, err)
-		subscribe := func(ackDeadline time.Duration) message.Subscriber {
-			sub, err := wsql.NewSubscriber(queue, wsql.SubscriberConfig{
-				SchemaAdapter: schemaAdapter, OffsetsAdapter: offsets, InitializeSchema: true, ConsumerGroup: "g",
-				PollInterval: 10 * time.Millisecond, ResendInterval: time.Millisecond, RetryInterval: 10 * time.Millisecond,
-				AckDeadline: &ackDeadline,
-			}, watermill.NopLogger{})
-			require.NoError(t, err)
-			return sub
-		}
-		var calls atomic.Int32
-		run := func(sub message.Subscriber, handler message.NoPublishHandlerFunc) *message.Router {
-			calls.Store(0)
-			return startRouter(t, func(r *message.Router) {
-				r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
-				r.AddConsumerHandler("h", "orders", sub, handler)
-			})
-		}
-		processed := func(msg *message.Message) {
-			t.Helper()
-			h.reaches(t, 1, "the message is processed",
-				"select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID)
-			assert.Equal(t, 1, effects(t, h, msg))
-		}
-
-		send := func() *message.Message {
-			msg := newMessage("{}")
-			require.NoError(t, pub.Publish("orders", msg))
-			return msg
-		}
-		// closeDuring closes the subscriber while the handler works, which then ends.
-		closeDuring := func(end error) {
-			sub := subscribe(patience)
-			wrote, goOn := make(chan struct{}), make(chan struct{})
-			router := run(sub, func(msg *message.Message) error {
-				if err := write(h, msg); err != nil {
-					return err
-				}
-				close(wrote)
-				<-goOn
-				return end
-			})
-			<-wrote
-			require.NoError(t, sub.Close())
-			close(goOn)
-			require.NoError(t, router.Close())
-		}
-
-		t.Run("nack", func(t *testing.T) {
-			msg := send()
-			router := run(subscribe(patience), func(msg *message.Message) error {
-				_, inTheirs := wsql.TxFromContext(msg.Context())
-				assert.True(t, inTheirs)
-				if err := write(h, msg); err != nil {
-					return err
-				}
-				if calls.Add(1) < 3 {
-					return errHandler
-				}
-				return nil
-			})
-			processed(msg)
-			require.NoError(t, router.Close())
-			assert.EqualValues(t, 3, calls.Load())
+		return sub
+	}
+	var calls atomic.Int32
+	run := func(sub message.Subscriber, handler message.NoPublishHandlerFunc) *message.Router {
+		calls.Store(0)
+		return startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
+			r.AddConsumerHandler("h", "orders", sub, handler)
 		})
+	}
+	processed := func(msg *message.Message) {
+		t.Helper()
+		h.reaches(t, 1, "the message is processed",
+			"select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID)
+		assert.Equal(t, 1, effects(t, h, msg))
+	}
 
-		t.Run("ack deadline", func(t *testing.T) {
-			msg := send()
-			router := run(subscribe(500*time.Millisecond), func(msg *message.Message) error {
-				if err := write(h, msg); err != nil {
-					return err
-				}
-				if calls.Add(1) == 1 {
-					<-msg.Context().Done()
-				}
-				return nil
-			})
-			processed(msg)
-			require.NoError(t, router.Close())
+	send := func() *message.Message {
+		msg := newMessage("{}")
+		require.NoError(t, pub.Publish("orders", msg))
+		return msg
+	}
+	// closeDuring closes the subscriber while the handler works, which then ends.
+	closeDuring := func(end error) {
+		sub := subscribe(patience)
+		wrote, goOn := make(chan struct{}), make(chan struct{})
+		router := run(sub, func(msg *message.Message) error {
+			if err := write(h, msg); err != nil {
+				return err
+			}
+			close(wrote)
+			<-goOn
+			return end
 		})
+		<-wrote
+		require.NoError(t, sub.Close())
+		close(goOn)
+		require.NoError(t, router.Close())
+	}
 
-		t.Run("close while the handler fails", func(t *testing.T) {
-			msg := send()
-			closeDuring(errHandler)
-			assert.Zero(t, effects(t, h, msg))
-
-			router := run(subscribe(patience), func(msg *message.Message) error { return write(h, msg) })
-			processed(msg)
-			require.NoError(t, router.Close())
+	t.Run("nack", func(t *testing.T) {
+		msg := send()
+		router := run(subscribe(patience), func(msg *message.Message) error {
+			_, inTheirs := wsql.TxFromContext(msg.Context())
+			assert.True(t, inTheirs)
+			if err := write(h, msg); err != nil {
+				return err
+			}
+			if calls.Add(1) < 3 {
+				return errHandler
+			}
+			return nil
 		})
+		processed(msg)
+		require.NoError(t, router.Close())
+		assert.EqualValues(t, 3, calls.Load())
+	})
 
-		t.Run("close while the handler succeeds", func(t *testing.T) {
-			msg := send()
-			closeDuring(nil)
-			processed(msg)
-
-			// The subscriber missed the ack and redelivers the message before the next.
-			next := send()
-			router := run(subscribe(patience), func(msg *message.Message) error {
-				calls.Add(1)
-				return write(h, msg)
-			})
-			processed(next)
-			require.NoError(t, router.Close())
-			assert.EqualValues(t, 1, calls.Load())
-			assert.Equal(t, 1, effects(t, h, msg))
+	t.Run("ack deadline", func(t *testing.T) {
+		msg := send()
+		router := run(subscribe(500*time.Millisecond), func(msg *message.Message) error {
+			if err := write(h, msg); err != nil {
+				return err
+			}
+			if calls.Add(1) == 1 {
+				<-msg.Context().Done()
+			}
+			return nil
 		})
+		processed(msg)
+		require.NoError(t, router.Close())
+	})
+
+	t.Run("close while the handler fails", func(t *testing.T) {
+		msg := send()
+		closeDuring(errHandler)
+		assert.Zero(t, effects(t, h, msg))
+
+		router := run(subscribe(patience), func(msg *message.Message) error { return write(h, msg) })
+		processed(msg)
+		require.NoError(t, router.Close())
+	})
+
+	t.Run("close while the handler succeeds", func(t *testing.T) {
+		msg := send()
+		closeDuring(nil)
+		processed(msg)
+
+		// The subscriber missed the ack and redelivers the message before the next.
+		next := send()
+		router := run(subscribe(patience), func(msg *message.Message) error {
+			calls.Add(1)
+			return write(h, msg)
+		})
+		processed(next)
+		require.NoError(t, router.Close())
+		assert.EqualValues(t, 1, calls.Load())
+		assert.Equal(t, 1, effects(t, h, msg))
 	})
 }
 
@@ -266,35 +261,33 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 
 // A handler may publish to its own topic in-process, outside its transaction.
 func TestPublishingToTheOwnTopic(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		tx := newTx(t, h, middleware.TxConfig{})
-		for name, mws := range map[string][]message.HandlerMiddleware{
-			"Tx":    {tx},
-			"Stack": stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil),
-		} {
-			pubsub := inProcess(t, false)
-			first, second := newMessage("first"), newMessage("second")
-			startRouter(t, func(r *message.Router) {
-				r.AddMiddleware(mws...)
-				r.AddConsumerHandler(name, "loop", pubsub, func(msg *message.Message) error {
-					if msg.UUID == second.UUID {
-						return write(h, msg)
-					}
-					again := second.Copy()
-					again.SetContext(outbox.OutsideTx(msg.Context()))
-					if err := pubsub.Publish("loop", again); err != nil {
-						return err
-					}
-					eventually(t, func() bool {
-						return effects(t, h, second) == 1
-					}, "%s: the second is committed while the first is open", name)
+	h := onPgx(t)
+	tx := newTx(t, h, middleware.TxConfig{})
+	for name, mws := range map[string][]message.HandlerMiddleware{
+		"Tx":    {tx},
+		"Stack": stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil),
+	} {
+		pubsub := inProcess(t, false)
+		first, second := newMessage("first"), newMessage("second")
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(mws...)
+			r.AddConsumerHandler(name, "loop", pubsub, func(msg *message.Message) error {
+				if msg.UUID == second.UUID {
 					return write(h, msg)
-				})
+				}
+				again := second.Copy()
+				again.SetContext(outbox.OutsideTx(msg.Context()))
+				if err := pubsub.Publish("loop", again); err != nil {
+					return err
+				}
+				eventually(t, func() bool {
+					return effects(t, h, second) == 1
+				}, "%s: the second is committed while the first is open", name)
+				return write(h, msg)
 			})
-			require.NoError(t, pubsub.Publish("loop", first))
-			eventually(t, func() bool { return effects(t, h, first) == 1 }, "%s: the first is committed", name)
-			assert.Equal(t, 1, effects(t, h, second), name)
-		}
-	})
+		})
+		require.NoError(t, pubsub.Publish("loop", first))
+		eventually(t, func() bool { return effects(t, h, first) == 1 }, "%s: the first is committed", name)
+		assert.Equal(t, 1, effects(t, h, second), name)
+	}
 }

@@ -21,65 +21,63 @@ import (
 
 // TestBadInputOfStore: invalid items are refused with the reason, and the whole call changes nothing.
 func TestBadInputOfStore(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		ctx := t.Context()
-		x := ibx{
-			handle: h, store: newStore(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner(),
-		}
-		for why, change := range map[string]func(*queue.Item){
-			"its message id is empty":           func(it *queue.Item) { it.MessageID = "" },
-			"its message id has 256 characters": func(it *queue.Item) { it.MessageID = strings.Repeat("ü", 256) },
-			"its message id is invalid UTF-8":   func(it *queue.Item) { it.MessageID = "a\x00" },
-			"its source is invalid UTF-8":       func(it *queue.Item) { it.Source = "\xff" },
-			"its topic is invalid UTF-8":        func(it *queue.Item) { it.Topic = "\xff" },
-			"its key is invalid UTF-8":          func(it *queue.Item) { it.Key = "\x00" },
-			"its key has 1025 bytes":            func(it *queue.Item) { it.Key = strings.Repeat("k", 1025) },
-			"its metadata \"k\" is invalid UTF-8": func(it *queue.Item) {
-				it.Metadata = map[string]string{"k": "\x00"}
-			},
-			"its metadata has 1048": func(it *queue.Item) {
-				it.Metadata = map[string]string{"k": strings.Repeat("v", 1<<20)}
-			},
-			"its payload has 101 bytes": func(it *queue.Item) { it.Payload = make([]byte, 101) },
-			"its DueAt is in the year 10000": func(it *queue.Item) {
-				it.DueAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
-			},
-			"its ExpiresAt is in the year -1, which RFC 3339 cannot": func(it *queue.Item) {
-				it.ExpiresAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)
-			},
-		} {
-			refusesItem(t, x, why, change)
-		}
-		for _, bad := range []queue.ID{
-			{}, {Source: "a"}, {MessageID: "a"}, {Source: "a", MessageID: "\x00"},
-			{Source: strings.Repeat("a", 256), MessageID: "a"},
-		} {
-			_, err := x.store.Ack(ctx, x.owner, x.id("a"), bad)
-			invalid(t, err, "ID 1 of Ack")
-			_, err = x.store.Renew(ctx, x.owner, time.Minute, bad)
-			invalid(t, err, "ID 0 of Renew")
-			_, err = x.store.Get(ctx, bad)
-			invalid(t, err, "Get")
-			invalid(t, x.store.MarkProcessed(ctx, bad), "MarkProcessed")
-		}
-		_, err := x.store.Renew(ctx, x.owner, 0, x.id("a"))
-		invalid(t, err, "the lease of Renew is 0s")
-		for _, mark := range []error{
-			x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a")),
-		} {
-			require.ErrorIs(t, mark, queue.ErrNotFound)
-		}
-		stored, err := x.store.Enqueue(ctx)
-		require.NoError(t, err)
-		assert.Empty(t, stored)
-		assert.Zero(t, h.count(t, "select count(*) from inbox_queue"))
+	h := onPgx(t)
+	ctx := t.Context()
+	x := ibx{
+		handle: h, store: newStore(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner(),
+	}
+	for why, change := range map[string]func(*queue.Item){
+		"its message id is empty":           func(it *queue.Item) { it.MessageID = "" },
+		"its message id has 256 characters": func(it *queue.Item) { it.MessageID = strings.Repeat("ü", 256) },
+		"its message id is invalid UTF-8":   func(it *queue.Item) { it.MessageID = "a\x00" },
+		"its source is invalid UTF-8":       func(it *queue.Item) { it.Source = "\xff" },
+		"its topic is invalid UTF-8":        func(it *queue.Item) { it.Topic = "\xff" },
+		"its key is invalid UTF-8":          func(it *queue.Item) { it.Key = "\x00" },
+		"its key has 1025 bytes":            func(it *queue.Item) { it.Key = strings.Repeat("k", 1025) },
+		"its metadata \"k\" is invalid UTF-8": func(it *queue.Item) {
+			it.Metadata = map[string]string{"k": "\x00"}
+		},
+		"its metadata has 1048": func(it *queue.Item) {
+			it.Metadata = map[string]string{"k": strings.Repeat("v", 1<<20)}
+		},
+		"its payload has 101 bytes": func(it *queue.Item) { it.Payload = make([]byte, 101) },
+		"its DueAt is in the year 10000": func(it *queue.Item) {
+			it.DueAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+		},
+		"its ExpiresAt is in the year -1, which RFC 3339 cannot": func(it *queue.Item) {
+			it.ExpiresAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)
+		},
+	} {
+		refusesItem(t, x, why, change)
+	}
+	for _, bad := range []queue.ID{
+		{}, {Source: "a"}, {MessageID: "a"}, {Source: "a", MessageID: "\x00"},
+		{Source: strings.Repeat("a", 256), MessageID: "a"},
+	} {
+		_, err := x.store.Ack(ctx, x.owner, x.id("a"), bad)
+		invalid(t, err, "ID 1 of Ack")
+		_, err = x.store.Renew(ctx, x.owner, time.Minute, bad)
+		invalid(t, err, "ID 0 of Renew")
+		_, err = x.store.Get(ctx, bad)
+		invalid(t, err, "Get")
+		invalid(t, x.store.MarkProcessed(ctx, bad), "MarkProcessed")
+	}
+	_, err := x.store.Renew(ctx, x.owner, 0, x.id("a"))
+	invalid(t, err, "the lease of Renew is 0s")
+	for _, mark := range []error{
+		x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a")),
+	} {
+		require.ErrorIs(t, mark, queue.ErrNotFound)
+	}
+	stored, err := x.store.Enqueue(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, stored)
+	assert.Zero(t, h.count(t, "select count(*) from inbox_queue"))
 
-		nowhere, err := queue.NewStore(h.with(t, sqltext.Tables{Queue: "nowhere"}).db, queue.StoreConfig{}, nil)
-		require.NoError(t, err)
-		_, err = nowhere.Claim(ctx, queue.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 1})
-		require.ErrorContains(t, err, "schema.Migrate")
-	})
+	nowhere, err := queue.NewStore(h.with(t, sqltext.Tables{Queue: "nowhere"}).db, queue.StoreConfig{}, nil)
+	require.NoError(t, err)
+	_, err = nowhere.Claim(ctx, queue.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 1})
+	require.ErrorContains(t, err, "schema.Migrate")
 }
 
 func TestStoreConfigIsChecked(t *testing.T) {

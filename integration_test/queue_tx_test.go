@@ -206,57 +206,56 @@ func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *
 
 // TestPublishIntoTheQueue: messages are stored in the transaction of their context, or refused without one.
 func TestPublishIntoTheQueue(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		s := storeOn(t, h, quickStore())
-		pub := newQueuePublisher(t, s, outbox.RequireTx)
-		stored := func() int { return h.count(t, "select count(*) from inbox_queue") }
+	h := onPgx(t)
+	s := storeOn(t, h, quickStore())
+	pub := newQueuePublisher(t, s, outbox.RequireTx)
+	stored := func() int { return h.count(t, "select count(*) from inbox_queue") }
 
-		require.ErrorIs(t, pub.Publish("jobs", newMessage("bare")), outbox.ErrNoTx)
-		require.ErrorIs(t, pub.PublishContext(t.Context(), "jobs", newMessage("bare")), outbox.ErrNoTx)
-		require.NoError(t, pub.Publish("jobs"), "no message")
-		assert.Zero(t, stored())
+	require.ErrorIs(t, pub.Publish("jobs", newMessage("bare")), outbox.ErrNoTx)
+	require.ErrorIs(t, pub.PublishContext(t.Context(), "jobs", newMessage("bare")), outbox.ErrNoTx)
+	require.NoError(t, pub.Publish("jobs"), "no message")
+	assert.Zero(t, stored())
 
-		for _, fails := range []bool{true, false} {
-			err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-				msg, later := message.NewMessage("one", []byte("1")), message.NewMessage("later", nil)
-				msg.SetContext(ctx)
-				outbox.SetKey(msg, "K")
-				msg.Metadata.Set("kind", "order")
-				outbox.SetDelay(later, time.Hour)
-				assert.ErrorIs(t, pub.Publish("jobs", msg, newMessage("bare")), core.ErrMixedTx)
-				require.NoError(t, pub.Publish("jobs", msg))
-				require.NoError(t, pub.PublishContext(ctx, "jobs", later))
-				if fails {
-					return errHandler
-				}
-				return nil
-			})
-			assert.Equal(t, fails, err != nil)
-		}
-		assert.Equal(t, 2, stored(), "the rolled-back message is gone")
-		m := got(t, s, queue.ID{Source: "jobs", MessageID: "one"})
-		assert.Equal(t, "K", m.Key)
-		assert.Equal(t, "order", m.Metadata.Get("kind"))
-		due := got(t, s, queue.ID{Source: "jobs", MessageID: "later"}).DueAt
-		assert.WithinDuration(t, time.Now().Add(time.Hour), due, time.Minute)
-
-		other := newPgxHandle(t, newMigratedDatabase(t))
-		require.NoError(t, outbox.InTx(t.Context(), other.db, func(ctx context.Context) error {
-			require.ErrorIs(t, pub.PublishContext(ctx, "jobs", newMessage("x")), outbox.ErrOtherDB)
+	for _, fails := range []bool{true, false} {
+		err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+			msg, later := message.NewMessage("one", []byte("1")), message.NewMessage("later", nil)
+			msg.SetContext(ctx)
+			outbox.SetKey(msg, "K")
+			msg.Metadata.Set("kind", "order")
+			outbox.SetDelay(later, time.Hour)
+			assert.ErrorIs(t, pub.Publish("jobs", msg, newMessage("bare")), core.ErrMixedTx)
+			require.NoError(t, pub.Publish("jobs", msg))
+			require.NoError(t, pub.PublishContext(ctx, "jobs", later))
+			if fails {
+				return errHandler
+			}
 			return nil
-		}))
-		own := newQueuePublisher(t, s, outbox.OwnTx)
-		broken := newMessage("broken")
-		broken.Metadata.Set("_watermill_delayed_until", "tomorrow")
-		for name, msg := range map[string]*message.Message{
-			"no UUID": message.NewMessage("", nil), "nil": nil, "a delay that is not a duration": broken,
-		} {
-			err := own.PublishContext(t.Context(), "jobs", msg)
-			require.ErrorIs(t, err, outbox.ErrPoison, name)
-			require.ErrorIs(t, err, queue.ErrInvalid, name)
-		}
-		assert.Equal(t, 2, stored())
-	})
+		})
+		assert.Equal(t, fails, err != nil)
+	}
+	assert.Equal(t, 2, stored(), "the rolled-back message is gone")
+	m := got(t, s, queue.ID{Source: "jobs", MessageID: "one"})
+	assert.Equal(t, "K", m.Key)
+	assert.Equal(t, "order", m.Metadata.Get("kind"))
+	due := got(t, s, queue.ID{Source: "jobs", MessageID: "later"}).DueAt
+	assert.WithinDuration(t, time.Now().Add(time.Hour), due, time.Minute)
+
+	other := newPgxHandle(t, newMigratedDatabase(t))
+	require.NoError(t, outbox.InTx(t.Context(), other.db, func(ctx context.Context) error {
+		require.ErrorIs(t, pub.PublishContext(ctx, "jobs", newMessage("x")), outbox.ErrOtherDB)
+		return nil
+	}))
+	own := newQueuePublisher(t, s, outbox.OwnTx)
+	broken := newMessage("broken")
+	broken.Metadata.Set("_watermill_delayed_until", "tomorrow")
+	for name, msg := range map[string]*message.Message{
+		"no UUID": message.NewMessage("", nil), "nil": nil, "a delay that is not a duration": broken,
+	} {
+		err := own.PublishContext(t.Context(), "jobs", msg)
+		require.ErrorIs(t, err, outbox.ErrPoison, name)
+		require.ErrorIs(t, err, queue.ErrInvalid, name)
+	}
+	assert.Equal(t, 2, stored())
 }
 
 // TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognised, and

@@ -50,121 +50,119 @@ func beginNative(t testing.TB, h handle) (native any, commit, rollback func() er
 // TestHandlersDoNotJoinWhoPublished: an in-process Pub/Sub that passes on contexts carries an open transaction, also
 // one of another handler, to a handler, which runs in its own goroutine.
 func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		pub := newOutboxPublisher(t, h)
-		begun := begunOutside(t, h)
-		for name, around := range map[string][]message.HandlerMiddleware{
-			"Tx of a handler":    {newTx(t, h, middleware.TxConfig{})},
-			"Stack of a handler": stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: "first"}}),
+	h := onPgx(t)
+	pub := newOutboxPublisher(t, h)
+	begun := begunOutside(t, h)
+	for name, around := range map[string][]message.HandlerMiddleware{
+		"Tx of a handler":    {newTx(t, h, middleware.TxConfig{})},
+		"Stack of a handler": stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: "first"}}),
+	} {
+		begun[name] = func(fn func(ctx context.Context)) {
+			_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+				fn(msg.Context())
+				return nil, errUndo
+			}, around...)(newMessage(""))
+			require.ErrorIs(t, err, errUndo)
+		}
+	}
+	for outside, transact := range begun {
+		for inside, handler := range map[string]message.HandlerFunc{
+			"Tx":    chain(bookSilently(h), newTx(t, h, middleware.TxConfig{})),
+			"Stack": chain(book(h), stack(t, h, middleware.StackConfig{})...),
+			"InTx": func(msg *message.Message) ([]*message.Message, error) {
+				return nil, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
+					msg.SetContext(ctx)
+					return write(h, msg)
+				})
+			},
+			"nothing": func(msg *message.Message) ([]*message.Message, error) {
+				assert.ErrorIs(t, write(h, msg), outbox.ErrNoTx)
+				assert.ErrorIs(t, pub.PublishContext(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
+				assert.ErrorIs(t, (*core.Publisher)(pub).Capture(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
+				assert.ErrorIs(t, outbox.AfterCommit(msg.Context(), func(context.Context) {}), outbox.ErrNoTx)
+				assert.ErrorIs(t, outbox.SetRollbackOnly(msg.Context()), outbox.ErrNoTx)
+				out := newMessage("")
+				out.SetContext(msg.Context())
+				assert.ErrorIs(t, pub.Publish("topic", out), outbox.ErrNoTx)
+				_, err := (*core.DB)(h.db).Exec(msg.Context(), `insert into effects (message_id) values ($1)`, msg.UUID)
+				return nil, err
+			},
 		} {
-			begun[name] = func(fn func(ctx context.Context)) {
-				_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
-					fn(msg.Context())
-					return nil, errUndo
-				}, around...)(newMessage(""))
-				require.ErrorIs(t, err, errUndo)
-			}
-		}
-		for outside, transact := range begun {
-			for inside, handler := range map[string]message.HandlerFunc{
-				"Tx":    chain(bookSilently(h), newTx(t, h, middleware.TxConfig{})),
-				"Stack": chain(book(h), stack(t, h, middleware.StackConfig{})...),
-				"InTx": func(msg *message.Message) ([]*message.Message, error) {
-					return nil, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
-						msg.SetContext(ctx)
-						return write(h, msg)
-					})
-				},
-				"nothing": func(msg *message.Message) ([]*message.Message, error) {
-					assert.ErrorIs(t, write(h, msg), outbox.ErrNoTx)
-					assert.ErrorIs(t, pub.PublishContext(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
-					assert.ErrorIs(t, (*core.Publisher)(pub).Capture(msg.Context(), "topic", newMessage("")), outbox.ErrNoTx)
-					assert.ErrorIs(t, outbox.AfterCommit(msg.Context(), func(context.Context) {}), outbox.ErrNoTx)
-					assert.ErrorIs(t, outbox.SetRollbackOnly(msg.Context()), outbox.ErrNoTx)
-					out := newMessage("")
-					out.SetContext(msg.Context())
-					assert.ErrorIs(t, pub.Publish("topic", out), outbox.ErrNoTx)
-					_, err := (*core.DB)(h.db).Exec(msg.Context(), `insert into effects (message_id) values ($1)`, msg.UUID)
-					return nil, err
-				},
-			} {
-				pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
-				done := make(chan error, 1)
-				router := startRouter(t, func(r *message.Router) {
-					r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error {
-						_, err := handler(msg)
-						done <- err
-						return nil
-					})
+			pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+			done := make(chan error, 1)
+			router := startRouter(t, func(r *message.Router) {
+				r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error {
+					_, err := handler(msg)
+					done <- err
+					return nil
 				})
-				event := newMessage("event")
-				transact(func(ctx context.Context) {
-					event.SetContext(ctx)
-					require.NoError(t, pubsub.Publish("events", event))
-					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: only this goroutine uses the connection",
-						inside, outside)
-					require.NoError(t, <-done, "%s in %s", inside, outside)
-				})
-				require.NoError(t, router.Close())
-				assert.Equal(t, 1, effects(t, h, event), "%s in %s", inside, outside)
-			}
+			})
+			event := newMessage("event")
+			transact(func(ctx context.Context) {
+				event.SetContext(ctx)
+				require.NoError(t, pubsub.Publish("events", event))
+				require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: only this goroutine uses the connection",
+					inside, outside)
+				require.NoError(t, <-done, "%s in %s", inside, outside)
+			})
+			require.NoError(t, router.Close())
+			assert.Equal(t, 1, effects(t, h, event), "%s in %s", inside, outside)
 		}
-	})
+	}
 }
 
 // TestHandlersDoNotJoinTheirEarlierSelves: a handler publishes to its own topic, with its context, while its
 // transaction is open.
 func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		for name, around := range map[string]message.HandlerMiddleware{
-			"Tx": newTx(t, h, middleware.TxConfig{}),
-			"Stack": func(next message.HandlerFunc) message.HandlerFunc {
-				return chain(next, stack(t, h, middleware.StackConfig{})...)
-			},
-			"InTx": func(next message.HandlerFunc) message.HandlerFunc {
-				return func(msg *message.Message) (produced []*message.Message, err error) {
-					return produced, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) (err error) {
-						msg.SetContext(ctx)
-						produced, err = next(msg)
-						return err
-					})
-				}
-			},
-		} {
-			pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
-			event, second := newMessage("first"), newMessage("second")
-			done, failed := make(chan error, 1), make(chan error, 1)
-			router := startRouter(t, func(r *message.Router) {
-				r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error {
-					_, err := around(func(msg *message.Message) ([]*message.Message, error) {
-						if err := write(h, msg); err != nil || msg.UUID == second.UUID {
-							return nil, err
-						}
-						second.SetContext(msg.Context())
-						if err := pubsub.Publish("events", second); err != nil {
-							return nil, err
-						}
-						return nil, errors.Join(<-done, errHandler)
-					})(msg)
-					if msg.UUID == second.UUID {
-						done <- err
-					} else {
-						failed <- err
-					}
-					return nil
+	h := onPgx(t)
+	for name, around := range map[string]message.HandlerMiddleware{
+		"Tx": newTx(t, h, middleware.TxConfig{}),
+		"Stack": func(next message.HandlerFunc) message.HandlerFunc {
+			return chain(next, stack(t, h, middleware.StackConfig{})...)
+		},
+		"InTx": func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) (produced []*message.Message, err error) {
+				return produced, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) (err error) {
+					msg.SetContext(ctx)
+					produced, err = next(msg)
+					return err
 				})
-			})
-			require.NoError(t, pubsub.Publish("events", event))
-			require.ErrorIs(t, <-failed, errHandler)
-			require.NoError(t, router.Close())
-			assert.Zero(t, effects(t, h, event), name)
-			assert.Equal(t, 1, effects(t, h, second), name)
-			if name == "Stack" {
-				assert.Equal(t, 1, h.count(t, `select attempts from inbox where message_id = $1 and processed_at is null`,
-					event.UUID), "the failure is the first message's")
 			}
+		},
+	} {
+		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+		event, second := newMessage("first"), newMessage("second")
+		done, failed := make(chan error, 1), make(chan error, 1)
+		router := startRouter(t, func(r *message.Router) {
+			r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error {
+				_, err := around(func(msg *message.Message) ([]*message.Message, error) {
+					if err := write(h, msg); err != nil || msg.UUID == second.UUID {
+						return nil, err
+					}
+					second.SetContext(msg.Context())
+					if err := pubsub.Publish("events", second); err != nil {
+						return nil, err
+					}
+					return nil, errors.Join(<-done, errHandler)
+				})(msg)
+				if msg.UUID == second.UUID {
+					done <- err
+				} else {
+					failed <- err
+				}
+				return nil
+			})
+		})
+		require.NoError(t, pubsub.Publish("events", event))
+		require.ErrorIs(t, <-failed, errHandler)
+		require.NoError(t, router.Close())
+		assert.Zero(t, effects(t, h, event), name)
+		assert.Equal(t, 1, effects(t, h, second), name)
+		if name == "Stack" {
+			assert.Equal(t, 1, h.count(t, `select attempts from inbox where message_id = $1 and processed_at is null`,
+				event.UUID), "the failure is the first message's")
 		}
-	})
+	}
 }
 
 // TestTxLeavesATransactionInTheContextAlone, in calls without a Router.
@@ -186,107 +184,104 @@ func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 
 // TestTxJoinsAcrossARouterIfItIsToldTo: the Subscriber begins the transaction and waits for the ack.
 func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: true}, nil)
-		router := startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)
-			r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error { return write(h, msg) })
-		})
-		for _, end := range []error{errUndo, nil} {
-			msg := newMessage("")
-			require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-				msg.SetContext(ctx)
-				return errors.Join(pubsub.Publish("events", msg), end)
-			}), end)
-			assert.Equal(t, map[bool]int{true: 1}[end == nil], effects(t, h, msg))
-		}
-		require.NoError(t, router.Close())
+	h := onPgx(t)
+	pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: true}, nil)
+	router := startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)
+		r.AddConsumerHandler("handler", "events", pubsub, func(msg *message.Message) error { return write(h, msg) })
 	})
+	for _, end := range []error{errUndo, nil} {
+		msg := newMessage("")
+		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+			msg.SetContext(ctx)
+			return errors.Join(pubsub.Publish("events", msg), end)
+		}), end)
+		assert.Equal(t, map[bool]int{true: 1}[end == nil], effects(t, h, msg))
+	}
+	require.NoError(t, router.Close())
 }
 
 // TestALoopDoesNotJoinWhoPublished: without a Router, a loop handles messages that carry the context of an open
 // transaction. If its InTx were a savepoint of that transaction, it would return nil and its work would be lost with
 // the rollback.
 func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		for name, outside := range map[string]func(context.Context) context.Context{
-			"as it came": func(ctx context.Context) context.Context { return ctx }, "OutsideTx": outbox.OutsideTx,
-		} {
-			pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
-			messages, err := pubsub.Subscribe(t.Context(), "events")
-			require.NoError(t, err)
-			done := make(chan error)
-			go func() {
-				for msg := range messages {
-					err := outbox.InTx(outside(msg.Context()), h.db, func(ctx context.Context) error {
-						return h.execTx(ctx, `insert into effects (message_id) values ($1)`, msg.UUID)
-					})
-					msg.Ack()
-					done <- err
-				}
-				close(done)
-			}()
-			event := newMessage("event")
-			publishing := func(ctx context.Context) error {
-				event.SetContext(ctx)
-				require.NoError(t, pubsub.Publish("events", event))
-				err = <-done
-				require.NoError(t, outbox.InTx(ctx, h.db, func(context.Context) error {
-					return nil
-				}), "in its own goroutine it is nested")
-				return errUndo
-			}
-			require.ErrorIs(t, inTx(t, h, publishing), errUndo)
-			if name == "OutsideTx" {
-				require.NoError(t, err)
-				assert.Equal(t, 1, effects(t, h, event))
-			} else {
-				require.ErrorIs(t, err, core.ErrTxBusy, "and not nil, since none of its work is left")
-				assert.ErrorContains(t, err, "OutsideTx")
-				assert.Zero(t, effects(t, h, event))
-			}
-			require.NoError(t, pubsub.Close())
-			<-done
-		}
-	})
-}
-
-// TestIngestDoesNotJoinWhoPublished in a loop of the user's: messages that it acked as stored would be lost with that
-// transaction's rollback.
-func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		store := newStore(t, h, queue.StoreConfig{})
-		ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
-			return item("loop", msg.UUID), nil
-		}})
-		require.NoError(t, err)
+	h := onPgx(t)
+	for name, outside := range map[string]func(context.Context) context.Context{
+		"as it came": func(ctx context.Context) context.Context { return ctx }, "OutsideTx": outbox.OutsideTx,
+	} {
 		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
 		messages, err := pubsub.Subscribe(t.Context(), "events")
 		require.NoError(t, err)
 		done := make(chan error)
 		go func() {
 			for msg := range messages {
-				err := ingest(msg)
+				err := outbox.InTx(outside(msg.Context()), h.db, func(ctx context.Context) error {
+					return h.execTx(ctx, `insert into effects (message_id) values ($1)`, msg.UUID)
+				})
 				msg.Ack()
 				done <- err
 			}
 			close(done)
 		}()
-		event, own := newMessage("event"), newMessage("own")
-		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+		event := newMessage("event")
+		publishing := func(ctx context.Context) error {
 			event.SetContext(ctx)
 			require.NoError(t, pubsub.Publish("events", event))
-			require.NoError(t, <-done)
-			own.SetContext(ctx)
-			require.NoError(t, ingest(own))
+			err = <-done
+			require.NoError(t, outbox.InTx(ctx, h.db, func(context.Context) error {
+				return nil
+			}), "in its own goroutine it is nested")
 			return errUndo
-		}), errUndo)
-		assert.Equal(t, queue.Processing, got(t, store, item("loop", event.UUID).ID).State)
-		_, err = store.Get(t.Context(), item("loop", own.UUID).ID)
-		require.ErrorIs(t, err, queue.ErrNotFound, "in the transaction's goroutine it is part of the transaction")
+		}
+		require.ErrorIs(t, inTx(t, h, publishing), errUndo)
+		if name == "OutsideTx" {
+			require.NoError(t, err)
+			assert.Equal(t, 1, effects(t, h, event))
+		} else {
+			require.ErrorIs(t, err, core.ErrTxBusy, "and not nil, since none of its work is left")
+			assert.ErrorContains(t, err, "OutsideTx")
+			assert.Zero(t, effects(t, h, event))
+		}
 		require.NoError(t, pubsub.Close())
 		<-done
-	})
+	}
+}
+
+// TestIngestDoesNotJoinWhoPublished in a loop of the user's: messages that it acked as stored would be lost with that
+// transaction's rollback.
+func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
+	h := onPgx(t)
+	store := newStore(t, h, queue.StoreConfig{})
+	ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
+		return item("loop", msg.UUID), nil
+	}})
+	require.NoError(t, err)
+	pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
+	messages, err := pubsub.Subscribe(t.Context(), "events")
+	require.NoError(t, err)
+	done := make(chan error)
+	go func() {
+		for msg := range messages {
+			err := ingest(msg)
+			msg.Ack()
+			done <- err
+		}
+		close(done)
+	}()
+	event, own := newMessage("event"), newMessage("own")
+	require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+		event.SetContext(ctx)
+		require.NoError(t, pubsub.Publish("events", event))
+		require.NoError(t, <-done)
+		own.SetContext(ctx)
+		require.NoError(t, ingest(own))
+		return errUndo
+	}), errUndo)
+	assert.Equal(t, queue.Processing, got(t, store, item("loop", event.UUID).ID).State)
+	_, err = store.Get(t.Context(), item("loop", own.UUID).ID)
+	require.ErrorIs(t, err, queue.ErrNotFound, "in the transaction's goroutine it is part of the transaction")
+	require.NoError(t, pubsub.Close())
+	<-done
 }
 
 func TestTxJoinsIfItIsToldTo(t *testing.T) {
@@ -384,19 +379,18 @@ func TestTxInsideOfTheStack(t *testing.T) {
 }
 
 func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		var ended context.Context
-		handler := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}))
-		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
-			ended = context.WithoutCancel(msg.Context())
-			return nil, nil
-		}, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
-		require.NoError(t, err)
+	h := onPgx(t)
+	var ended context.Context
+	handler := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}))
+	_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+		ended = context.WithoutCancel(msg.Context())
+		return nil, nil
+	}, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
+	require.NoError(t, err)
 
-		msg := newMessage("") // as delivered by an in-process Pub/Sub, context included
-		msg.SetContext(ended)
-		_, err = handler(msg)
-		require.NoError(t, err)
-		assert.Equal(t, 1, effects(t, h, msg))
-	})
+	msg := newMessage("") // as delivered by an in-process Pub/Sub, context included
+	msg.SetContext(ended)
+	_, err = handler(msg)
+	require.NoError(t, err)
+	assert.Equal(t, 1, effects(t, h, msg))
 }

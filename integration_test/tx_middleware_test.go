@@ -52,69 +52,67 @@ func TestTxAlone(t *testing.T) {
 
 func TestTxHandlerWorksOnACopy(t *testing.T) {
 	type key struct{}
-	forEachHandle(t, func(t *testing.T, h handle) {
-		tx := newTx(t, h, middleware.TxConfig{})
-		original := func() *message.Message {
-			msg := newMessage("payload")
-			msg.Metadata.Set("m", "1")
-			msg.SetContext(context.WithValue(context.Background(), key{}, "v"))
-			return msg
-		}
+	h := onPgx(t)
+	tx := newTx(t, h, middleware.TxConfig{})
+	original := func() *message.Message {
+		msg := newMessage("payload")
+		msg.Metadata.Set("m", "1")
+		msg.SetContext(context.WithValue(context.Background(), key{}, "v"))
+		return msg
+	}
 
-		msg := original()
-		_, err := chain(func(c *message.Message) ([]*message.Message, error) {
-			assert.True(t, c.Equals(msg))
-			assert.Equal(t, "v", c.Context().Value(key{}))
-			c.Payload[0], c.UUID = 'X', "other"
-			c.Metadata.Set("m", "2")
-			c.SetContext(context.Background())
-			return nil, nil
-		}, tx)(msg)
-		require.NoError(t, err)
-		assert.Equal(t, "payload", string(msg.Payload))
-		assert.Equal(t, "1", msg.Metadata.Get("m"))
-		assert.Equal(t, "v", msg.Context().Value(key{}))
+	msg := original()
+	_, err := chain(func(c *message.Message) ([]*message.Message, error) {
+		assert.True(t, c.Equals(msg))
+		assert.Equal(t, "v", c.Context().Value(key{}))
+		c.Payload[0], c.UUID = 'X', "other"
+		c.Metadata.Set("m", "2")
+		c.SetContext(context.Background())
+		return nil, nil
+	}, tx)(msg)
+	require.NoError(t, err)
+	assert.Equal(t, "payload", string(msg.Payload))
+	assert.Equal(t, "1", msg.Metadata.Get("m"))
+	assert.Equal(t, "v", msg.Context().Value(key{}))
 
-		msg = original()
-		_, err = chain(func(c *message.Message) ([]*message.Message, error) {
-			c.Ack()
-			return failing(book(h), errHandler)(c)
-		}, tx)(msg)
-		require.ErrorIs(t, err, errHandler)
-		assert.True(t, msg.Nack(), "an early ack must not reach the broker")
-		assert.Zero(t, effects(t, h, msg))
+	msg = original()
+	_, err = chain(func(c *message.Message) ([]*message.Message, error) {
+		c.Ack()
+		return failing(book(h), errHandler)(c)
+	}, tx)(msg)
+	require.ErrorIs(t, err, errHandler)
+	assert.True(t, msg.Nack(), "an early ack must not reach the broker")
+	assert.Zero(t, effects(t, h, msg))
 
-		msg = original()
-		_, err = chain(func(c *message.Message) ([]*message.Message, error) {
-			c.Nack()
-			return book(h)(c)
-		}, tx)(msg)
-		require.ErrorIs(t, err, outbox.ErrNacked)
-		assert.Zero(t, effects(t, h, msg))
-	})
+	msg = original()
+	_, err = chain(func(c *message.Message) ([]*message.Message, error) {
+		c.Nack()
+		return book(h)(c)
+	}, tx)(msg)
+	require.ErrorIs(t, err, outbox.ErrNacked)
+	assert.Zero(t, effects(t, h, msg))
 }
 
 func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 	type key struct{}
-	forEachHandle(t, func(t *testing.T, h handle) {
-		msg := newMessage("")
-		msg.SetContext(context.WithValue(context.Background(), key{}, "v"))
-		produced, err := chain(func(msg *message.Message) ([]*message.Message, error) {
-			out := newMessage("")
-			out.SetContext(msg.Context())
-			return message.Messages{out}, nil
-		}, newTx(t, h, middleware.TxConfig{}))(msg)
-		require.NoError(t, err)
-		ctx := produced[0].Context()
-		require.NoError(t, ctx.Err())
-		assert.Equal(t, "v", ctx.Value(key{}))
+	h := onPgx(t)
+	msg := newMessage("")
+	msg.SetContext(context.WithValue(context.Background(), key{}, "v"))
+	produced, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+		out := newMessage("")
+		out.SetContext(msg.Context())
+		return message.Messages{out}, nil
+	}, newTx(t, h, middleware.TxConfig{}))(msg)
+	require.NoError(t, err)
+	ctx := produced[0].Context()
+	require.NoError(t, ctx.Err())
+	assert.Equal(t, "v", ctx.Value(key{}))
 
-		// A publisher behind the Router must not find the ended transaction in the context.
-		broker := &published{}
-		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, broker)
-		require.NoError(t, pub.Publish("topic", produced...))
-		assert.Equal(t, 1, broker.count())
-	})
+	// A publisher behind the Router must not find the ended transaction in the context.
+	broker := &published{}
+	pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, broker)
+	require.NoError(t, pub.Publish("topic", produced...))
+	assert.Equal(t, 1, broker.count())
 }
 
 func TestTxTime(t *testing.T) {
@@ -300,27 +298,26 @@ func TestTxRetries(t *testing.T) {
 
 // Each attempt starts with the message as it was delivered.
 func TestTxAttemptsAreIndependent(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		msg := newMessage("payload")
-		msg.Metadata.Set("m", "1")
-		attempts := 0
-		_, err := chain(func(c *message.Message) ([]*message.Message, error) {
-			attempts++
-			assert.True(t, c.Equals(msg), "attempt %d", attempts)
-			require.NoError(t, write(h, c))
-			if attempts < 3 {
-				c.Payload[0] = 'X'
-				c.Metadata.Set("m", "2")
-				c.Ack()
-				c.SetContext(context.Background())
-				return nil, serializationFailure(t, h)
-			}
-			return nil, nil
-		}, stack(t, h, middleware.StackConfig{})...)(msg)
-		require.NoError(t, err)
-		assert.Equal(t, 3, attempts)
-		assert.Equal(t, 1, effects(t, h, msg))
-	})
+	h := onPgx(t)
+	msg := newMessage("payload")
+	msg.Metadata.Set("m", "1")
+	attempts := 0
+	_, err := chain(func(c *message.Message) ([]*message.Message, error) {
+		attempts++
+		assert.True(t, c.Equals(msg), "attempt %d", attempts)
+		require.NoError(t, write(h, c))
+		if attempts < 3 {
+			c.Payload[0] = 'X'
+			c.Metadata.Set("m", "2")
+			c.Ack()
+			c.SetContext(context.Background())
+			return nil, serializationFailure(t, h)
+		}
+		return nil, nil
+	}, stack(t, h, middleware.StackConfig{})...)(msg)
+	require.NoError(t, err)
+	assert.Equal(t, 3, attempts)
+	assert.Equal(t, 1, effects(t, h, msg))
 }
 
 // TestTxRepeatsWhileItsRouterCloses: the end of a message's context cuts off only the pause before the next attempt.
