@@ -65,28 +65,27 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		"delayed until year 0": {"orders", meta(delay.DelayedUntilKey, "0000-01-01T00:00:00Z"), "RFC 3339"},
 		"delayed for what":     {"orders", meta(delay.DelayedForKey, "a while"), "duration"},
 	}
-	forEachHandle(t, func(t *testing.T, h handle) {
-		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{MaxPayloadBytes: 1000, WithoutTx: outbox.OwnTx}, nil)
-		require.NoError(t, err)
-		for name, c := range cases {
-			t.Run(name, func(t *testing.T) {
-				for _, publish := range []func(context.Context) error{
-					func(context.Context) error { return pub.Publish(c.topic, c.msgs...) }, // in its own transaction
-					func(ctx context.Context) error { return pub.PublishContext(ctx, c.topic, c.msgs...) },
-					func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, c.topic, c.msgs...) },
-				} {
-					err := inTx(t, h, func(ctx context.Context) error {
-						err := publish(ctx)
-						require.ErrorIs(t, err, outbox.ErrInvalidMessage)
-						require.ErrorContains(t, err, c.says)
-						return nil // the transaction is still usable: nothing was sent
-					})
-					require.NoError(t, err)
-				}
-				assert.Empty(t, outboxRows(t, h))
-			})
-		}
-	})
+	h := onPgx(t)
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{MaxPayloadBytes: 1000, WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			for _, publish := range []func(context.Context) error{
+				func(context.Context) error { return pub.Publish(c.topic, c.msgs...) }, // in its own transaction
+				func(ctx context.Context) error { return pub.PublishContext(ctx, c.topic, c.msgs...) },
+				func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, c.topic, c.msgs...) },
+			} {
+				err := inTx(t, h, func(ctx context.Context) error {
+					err := publish(ctx)
+					require.ErrorIs(t, err, outbox.ErrInvalidMessage)
+					require.ErrorContains(t, err, c.says)
+					return nil // the transaction is still usable: nothing was sent
+				})
+				require.NoError(t, err)
+			}
+			assert.Empty(t, outboxRows(t, h))
+		})
+	}
 }
 
 func oddPayloads() map[string][]byte {
@@ -97,7 +96,7 @@ func oddPayloads() map[string][]byte {
 	return map[string][]byte{
 		"nil": nil, "empty": {}, "every byte": every, "zeros": make([]byte, 1000), "text": []byte(`{"a":"\\x00\"'"}`),
 		"looks like hex": []byte(`\x00ff`), "invalid UTF-8": {0xff, 0xfe}, "NULL": []byte("NULL"),
-		"5 MB": bytes.Repeat(every, 5<<20/256),
+		"1 MB": bytes.Repeat(every, 1<<20/256),
 	}
 }
 
@@ -162,34 +161,33 @@ func roundTrip(t *testing.T, h handle) {
 }
 
 func TestKeys(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		explicit, aggregate, both, none, emptied := newMessage(""), newMessage(""), newMessage(""), newMessage(""),
-			newMessage("")
-		outbox.SetKey(explicit, "k1")
-		outbox.SetAggregate(aggregate, "order", "7")
-		outbox.SetAggregate(both, "order", "7")
-		outbox.SetKey(both, "k1")
-		outbox.SetAggregate(emptied, "order", "7")
-		outbox.SetKey(emptied, "")
-		require.NoError(t, publishInTx(t, h, newOutboxPublisher(t, h), "orders", explicit, aggregate, both, none, emptied))
-		rows := outboxRows(t, h)
-		keys := make([]string, len(rows))
-		for i, row := range rows {
-			keys[i] = row.key
-			assert.True(t, row.lane >= 0 && row.lane < 64, row.lane)
-		}
-		assert.Equal(t, []string{"k1", "order/7", "k1", "", ""}, keys)
-		assert.Equal(t, rows[0].lane, rows[2].lane)
+	h := onPgx(t)
+	explicit, aggregate, both, none, emptied := newMessage(""), newMessage(""), newMessage(""), newMessage(""),
+		newMessage("")
+	outbox.SetKey(explicit, "k1")
+	outbox.SetAggregate(aggregate, "order", "7")
+	outbox.SetAggregate(both, "order", "7")
+	outbox.SetKey(both, "k1")
+	outbox.SetAggregate(emptied, "order", "7")
+	outbox.SetKey(emptied, "")
+	require.NoError(t, publishInTx(t, h, newOutboxPublisher(t, h), "orders", explicit, aggregate, both, none, emptied))
+	rows := outboxRows(t, h)
+	keys := make([]string, len(rows))
+	for i, row := range rows {
+		keys[i] = row.key
+		assert.True(t, row.lane >= 0 && row.lane < 64, row.lane)
+	}
+	assert.Equal(t, []string{"k1", "order/7", "k1", "", ""}, keys)
+	assert.Equal(t, rows[0].lane, rows[2].lane)
 
-		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
-			Key: func(topic string, msg *message.Message) (string, error) {
-				return topic + ":" + string(msg.Payload), nil
-			},
-		}, nil)
-		require.NoError(t, err)
-		require.NoError(t, publishInTx(t, h, pub, "carts", newMessage("p")))
-		assert.Equal(t, "carts:p", value[string](t, h, "select key from outbox where topic = 'carts'"))
-	})
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
+		Key: func(topic string, msg *message.Message) (string, error) {
+			return topic + ":" + string(msg.Payload), nil
+		},
+	}, nil)
+	require.NoError(t, err)
+	require.NoError(t, publishInTx(t, h, pub, "carts", newMessage("p")))
+	assert.Equal(t, "carts:p", value[string](t, h, "select key from outbox where topic = 'carts'"))
 }
 
 func TestDelays(t *testing.T) {
@@ -288,36 +286,35 @@ func withoutKey(metadata map[string]string) map[string]string {
 
 // TestWatermillsDelays: however Watermill expresses a delay, the outbox waits, for any broker.
 func TestWatermillsDelays(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		pub := newOutboxPublisher(t, h)
-		delaying, err := delay.NewPublisher(pub, delay.PublisherConfig{AllowNoDelay: true})
-		require.NoError(t, err)
-		always, err := delay.NewPublisher(pub, delay.PublisherConfig{
-			DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
-				return delay.For(2 * time.Hour), nil
-			},
-		})
-		require.NoError(t, err)
-		type Placed struct{ ID string }
-		bus, err := cqrs.NewEventBusWithConfig(delaying, cqrs.EventBusConfig{
-			GeneratePublishTopic: func(cqrs.GenerateEventPublishTopicParams) (string, error) { return "bus", nil },
-			Marshaler:            cqrs.JSONMarshaler{},
-		})
-		require.NoError(t, err)
-		require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-			inMessage := newMessage("")
-			delay.Message(inMessage, delay.For(time.Hour))
-			require.NoError(t, pub.PublishContext(ctx, "message", inMessage))
-			require.NoError(t, bus.Publish(delay.WithContext(ctx, delay.Until(time.Now().Add(3*time.Hour))), Placed{"1"}))
-			require.NoError(t, bus.Publish(ctx, Placed{"2"}))
-			generated := newMessage("")
-			generated.SetContext(ctx)
-			return always.Publish("generated", generated)
-		}))
-		assert.Equal(t, []string{"message 1", "bus 3", "bus ready", "generated 2"}, column[string](t, h,
-			`select topic || ' ' || coalesce(round(extract(epoch from due_at - created_at) / 3600)::text, 'ready') `+
-				`from outbox order by id`))
+	h := onPgx(t)
+	pub := newOutboxPublisher(t, h)
+	delaying, err := delay.NewPublisher(pub, delay.PublisherConfig{AllowNoDelay: true})
+	require.NoError(t, err)
+	always, err := delay.NewPublisher(pub, delay.PublisherConfig{
+		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
+			return delay.For(2 * time.Hour), nil
+		},
 	})
+	require.NoError(t, err)
+	type Placed struct{ ID string }
+	bus, err := cqrs.NewEventBusWithConfig(delaying, cqrs.EventBusConfig{
+		GeneratePublishTopic: func(cqrs.GenerateEventPublishTopicParams) (string, error) { return "bus", nil },
+		Marshaler:            cqrs.JSONMarshaler{},
+	})
+	require.NoError(t, err)
+	require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		inMessage := newMessage("")
+		delay.Message(inMessage, delay.For(time.Hour))
+		require.NoError(t, pub.PublishContext(ctx, "message", inMessage))
+		require.NoError(t, bus.Publish(delay.WithContext(ctx, delay.Until(time.Now().Add(3*time.Hour))), Placed{"1"}))
+		require.NoError(t, bus.Publish(ctx, Placed{"2"}))
+		generated := newMessage("")
+		generated.SetContext(ctx)
+		return always.Publish("generated", generated)
+	}))
+	assert.Equal(t, []string{"message 1", "bus 3", "bus ready", "generated 2"}, column[string](t, h,
+		`select topic || ' ' || coalesce(round(extract(epoch from due_at - created_at) / 3600)::text, 'ready') `+
+			`from outbox order by id`))
 }
 
 // TestCopiedMetadataDelaysOnce: a message with the metadata of a delayed message is not delayed again, and keeps its
