@@ -20,7 +20,8 @@ func TestRefusesRow(t *testing.T) {
 	}
 	for _, e := range []*pgconn.PgError{
 		{Code: "42501", Routine: "exec_stmt_raise"}, {Code: "XX000", Routine: "exec_stmt_raise"},
-		{Code: "40001", Routine: "exec_stmt_raise"},
+		{Code: "40001", Routine: "exec_stmt_raise"}, {Code: "53400", Routine: "exec_stmt_raise"},
+		{Code: "55000", Routine: "exec_stmt_raise"},
 		{Code: "42501", Routine: "ExecWithCheckOptions"}, {Code: "42P01", Where: "PL/pgSQL function checks() line 3"},
 	} {
 		if !RefusesRow(e) {
