@@ -43,7 +43,7 @@ type orderRun struct {
 // startDurable starts a server that flushes to disk as in production, so commits take as long.
 var startDurable = shared(func(ctx context.Context) (*services.Postgres, error) {
 	return services.StartPostgres(ctx, services.Options{
-		PostgresSettings: []string{"max_prepared_transactions=20", "max_connections=600"},
+		PostgresSettings: []string{"max_prepared_transactions=100", "max_connections=600"},
 	})
 })
 
@@ -62,8 +62,7 @@ func TestOrder(t *testing.T) {
 	t.Parallel()
 	for _, run := range []orderRun{
 		{name: "16 writers", writers: 16, time: orderTime(3 * time.Second)},
-		{name: "80 writers", writers: 80, time: orderTime(12 * time.Second)},
-		{name: "prepared commits", writers: 16, time: orderTime(6 * time.Second), prepared: true},
+		{name: "80 writers, prepared commits", writers: 80, time: orderTime(6 * time.Second), prepared: true},
 	} {
 		t.Run(run.name, func(t *testing.T) {
 			if run.name != "16 writers" {
@@ -91,7 +90,7 @@ func TestOrderOverLibPQ(t *testing.T) {
 	parallel(t)
 	url := newOrderDatabase(t)
 	writer, reader := newSQLHandle(t, "postgres", url), newSQLHandle(t, "postgres", url)
-	checkOrder(t, orderRun{writers: 16, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
+	checkOrder(t, orderRun{writers: 16, time: orderTime(3 * time.Second)}, writer, reader, newLedger(true))
 }
 
 // TestOrderThroughPgBouncer is TestOrder with writers and forwarders behind PgBouncer in transaction mode.
@@ -103,7 +102,7 @@ func TestOrderThroughPgBouncer(t *testing.T) {
 	exec := func(cfg *pgxpool.Config) { cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
 	writer := pgxHandle(t, "writer", bouncer, exec)
 	reader := pgxHandle(t, "reader", bouncer, exec)
-	checkOrder(t, orderRun{writers: 12, pooled: true, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
+	checkOrder(t, orderRun{writers: 12, pooled: true, time: orderTime(3 * time.Second)}, writer, reader, newLedger(true))
 }
 
 func checkOrder(t *testing.T, run orderRun, writer, reader handle, l *ledger) {
