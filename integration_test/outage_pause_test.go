@@ -34,16 +34,16 @@ func TestUnavailableTopicPauses(t *testing.T) {
 			}
 			return nil
 		})
-		for i := range 200 {
+		for i := range 40 {
 			w.publish(t, "down", fmt.Sprintf("key-%d", i%20), fmt.Sprintf("d%d", i))
 			w.publish(t, "down", "", fmt.Sprintf("u%d", i))
 		}
 		eventually(t, func() bool { return w.log.count("topic unavailable: paused") > 0 }, "the topic is paused")
 		before := tried()
-		for i := range 100 {
+		for i := range 40 {
 			w.publish(t, "up", fmt.Sprintf("key-up-%d", i%20), fmt.Sprintf("up%d", i))
 		}
-		w.arrives(t, numbered("up", 0, 99)...)
+		w.arrives(t, numbered("up", 0, 39)...)
 		eventually(t, func() bool { return tried() >= before+7 }, "the topic is tried again")
 		mu.Lock()
 		last := tries[len(tries)-4:]
@@ -53,10 +53,10 @@ func TestUnavailableTopicPauses(t *testing.T) {
 		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 
 		down.Store(false)
-		w.arrives(t, append(numbered("d", 0, 199), numbered("u", 0, 199)...)...)
+		w.arrives(t, append(numbered("d", 0, 39), numbered("u", 0, 39)...)...)
 		for i := range 20 {
 			var want []string
-			for j := i; j < 200; j += 20 {
+			for j := i; j < 40; j += 20 {
 				want = append(want, fmt.Sprintf("d%d", j))
 			}
 			assert.Equal(t, want, w.payloads(fmt.Sprintf("key-%d", i)))
@@ -149,7 +149,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 			cfg := sharing(quickConfig())
 			cfg.OutageBackoff = outbox.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 			cfg.Backoff = outbox.Backoff{Initial: time.Second} // five messages fail before any is retried
-			const topics, perTopic = 20, 30
+			const topics, perTopic = 20, 10
 			var down atomic.Bool
 			down.Store(true)
 			var mu sync.Mutex
