@@ -232,6 +232,9 @@ func topicOf(i int) string { return []string{"orders", "orders", "invoices"}[i%3
 func TestMoveFromWatermill(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for i, table := range moveTables {
+			if h.name != "pgx" && i != 1 && i != 2 { // a log and a queue
+				continue
+			}
 			t.Run(table.name, func(t *testing.T) {
 				old := newOldForwarderOf(t, "Topic-"+itoa(i), table, h.url)
 				h.exec(t, "delete from outbox")
@@ -332,7 +335,7 @@ func TestMoveBesideTheOldForwarder(t *testing.T) {
 		t.Run(table.name, func(t *testing.T) {
 			h := onPgx(t)
 			old := newOldForwarder(t, table, h.url)
-			msgs := awkward(400)
+			msgs := awkward(100)
 			sent := newFakeBroker()
 			stop := old.run(t, sent)
 			written := make(chan error, 1)
