@@ -266,7 +266,7 @@ func TestPartitionsOverANight(t *testing.T) {
 	extended(t)
 	parallel(t)
 	const hours, kept, attended = 24, 4, 3
-	perHour := rounds(1000, 100_000)
+	perHour := rounds(400, 100_000)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	intoPartitions(t, h, nine(int64(perHour))...)
 	h.exec(t, `CREATE TABLE night (began timestamptz, hour int)`)

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestUnloggedPartition: a server crash empties unlogged tables. Check and Doctor find each such table that loses
-// messages, and after the printed cures a crash loses nothing.
+// TestUnloggedPartition: a server crash empties unlogged tables. Check finds each such table that loses messages, so
+// do Doctor and outboxctl, and after the printed cures a crash loses nothing.
 func TestUnloggedPartition(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -48,7 +48,7 @@ func TestUnloggedPartition(t *testing.T) {
 		list = append(list, damage{`ALTER SEQUENCE outbox_id_seq SET UNLOGGED`, `sequence "outbox_id_seq"`, ``})
 	}
 	var cures []string
-	for _, d := range list {
+	for i, d := range list {
 		execScript(t, h, d.sql)
 		found, err := schemaProblems(t.Context(), h.db)
 		require.NoError(t, err)
@@ -60,11 +60,12 @@ func TestUnloggedPartition(t *testing.T) {
 		if d.cure != "" {
 			require.Equal(t, d.cure, p.Cure)
 		}
-		f := findings(t, h)["schema"]
-		require.Equal(t, admin.Critical, f.Severity)
-		r := ctl{t: t, url: h.url}.run("check")
-		require.Equal(t, 2, r.code, r.out)
-		require.Contains(t, r.out, p.Object+" is unlogged")
+		if i == 0 { // they print what Check finds
+			require.Equal(t, admin.Critical, findings(t, h)["schema"].Severity)
+			r := ctl{t: t, url: h.url}.run("check")
+			require.Equal(t, 2, r.code, r.out)
+			require.Contains(t, r.out, p.Object+" is unlogged")
+		}
 		execScript(t, h, p.Cure)
 		cures = append(cures, p.Cure)
 		after, err := schemaProblems(t.Context(), h.db)
@@ -198,7 +199,7 @@ func TestPartitionedOrder(t *testing.T) {
 					assert.NoError(t, err)
 				}
 				end()
-				if !ended && removed > 0 && time.Since(begun) > orderTime(12*time.Second) {
+				if !ended && removed > 0 && time.Since(begun) > orderTime(6*time.Second) {
 					ended = true
 					close(done)
 				}

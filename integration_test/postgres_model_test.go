@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	modelPrograms = 8   // a thousand with OUTBOX_LONG
+	modelPrograms = 4   // a thousand with OUTBOX_LONG
 	modelActs     = 250 // per program
 	modelKeys     = 5
 	modelMessages = 3000

@@ -138,37 +138,36 @@ func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 }
 
 func TestHooksRunAfterCommitAlone(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		ran := 0
-		hook := func(ctx context.Context) error { return outbox.AfterCommit(ctx, func(context.Context) { ran++ }) }
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-			require.NoError(t, note(ctx, h, 1))
-			return outbox.AfterCommit(ctx, func(context.Context) {
-				ran++
-				assert.Equal(t, []int{1}, notes(t, h), "the hook sees the committed rows")
-			})
-		}))
-		require.Equal(t, 1, ran)
-		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error { return errors.Join(hook(ctx), errUndo) }), errUndo)
-		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-			require.NoError(t, hook(ctx))
-			return outbox.SetRollbackOnly(ctx)
-		}), outbox.ErrRolledBack)
-		require.Error(t, inTx(t, h, func(ctx context.Context) error {
-			require.NoError(t, note(ctx, h, 1)) // refused at COMMIT
-			return hook(ctx)
-		}))
-		assert.Equal(t, 1, ran)
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-				return errors.Join(hook(ctx), errUndo)
-			}), errUndo)
-			return outbox.InTx(ctx, h.db, hook)
-		}))
-		assert.Equal(t, 2, ran, "the hook of the nested InTx that was kept")
-		require.ErrorIs(t, outbox.AfterCommit(t.Context(), func(context.Context) {}), outbox.ErrNoTx)
-		require.ErrorIs(t, outbox.SetRollbackOnly(t.Context()), outbox.ErrNoTx)
-	})
+	h := onPgx(t)
+	ran := 0
+	hook := func(ctx context.Context) error { return outbox.AfterCommit(ctx, func(context.Context) { ran++ }) }
+	require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+		require.NoError(t, note(ctx, h, 1))
+		return outbox.AfterCommit(ctx, func(context.Context) {
+			ran++
+			assert.Equal(t, []int{1}, notes(t, h), "the hook sees the committed rows")
+		})
+	}))
+	require.Equal(t, 1, ran)
+	require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error { return errors.Join(hook(ctx), errUndo) }), errUndo)
+	require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+		require.NoError(t, hook(ctx))
+		return outbox.SetRollbackOnly(ctx)
+	}), outbox.ErrRolledBack)
+	require.Error(t, inTx(t, h, func(ctx context.Context) error {
+		require.NoError(t, note(ctx, h, 1)) // refused at COMMIT
+		return hook(ctx)
+	}))
+	assert.Equal(t, 1, ran)
+	require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+		require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+			return errors.Join(hook(ctx), errUndo)
+		}), errUndo)
+		return outbox.InTx(ctx, h.db, hook)
+	}))
+	assert.Equal(t, 2, ran, "the hook of the nested InTx that was kept")
+	require.ErrorIs(t, outbox.AfterCommit(t.Context(), func(context.Context) {}), outbox.ErrNoTx)
+	require.ErrorIs(t, outbox.SetRollbackOnly(t.Context()), outbox.ErrNoTx)
 }
 
 func TestContextYieldsTheNativeTransaction(t *testing.T) {
@@ -277,77 +276,75 @@ func TestTxOptions(t *testing.T) {
 }
 
 func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		woken := map[string]int{}
-		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, sqltext.Tables{Outbox: "other"}).db} {
-			t.Cleanup((*core.DB)(db).OnCommit(func(core.Notification) { woken[name]++ }))
-		}
-		pub := newOutboxPublisher(t, h)
-		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("")))
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-			return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage(""))
-		}))
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return nil }))
-		require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
-			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")))
-			return errUndo
-		}), errUndo)
-		assert.Equal(t, map[string]int{"ours": 2}, woken)
-		h.db.Wake()
-		assert.Equal(t, map[string]int{"ours": 3}, woken)
-	})
+	h := onPgx(t)
+	woken := map[string]int{}
+	for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, sqltext.Tables{Outbox: "other"}).db} {
+		t.Cleanup((*core.DB)(db).OnCommit(func(core.Notification) { woken[name]++ }))
+	}
+	pub := newOutboxPublisher(t, h)
+	require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("")))
+	require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+		return (*core.Publisher)(pub).Capture(ctx, "orders", newMessage(""))
+	}))
+	require.NoError(t, inTx(t, h, func(ctx context.Context) error { return nil }))
+	require.ErrorIs(t, inTx(t, h, func(ctx context.Context) error {
+		require.NoError(t, (*core.Publisher)(pub).Capture(ctx, "orders", newMessage("")))
+		return errUndo
+	}), errUndo)
+	assert.Equal(t, map[string]int{"ours": 2}, woken)
+	h.db.Wake()
+	assert.Equal(t, map[string]int{"ours": 3}, woken)
 }
 
 // TestNestedInTxRunOneAtATime makes two of them overlap. With savepoints that are not nested, one would undo the work
 // of the other.
 func TestNestedInTxRunOneAtATime(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
-			aIsOpen, bIsDone, a := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-			go func() {
-				a <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(ctx context.Context) error {
-					// as with TxConfig.JoinContext
-					if err := note(ctx, h, 1); err != nil {
-						return err
-					}
-					close(aIsOpen)
-					<-bIsDone
-					return errUndo
-				})
-			}()
-			<-aIsOpen
-			b := outbox.InTx(ctx, h.db, func(ctx context.Context) error { return note(ctx, h, 2) })
-			close(bIsDone)
-			require.ErrorIs(t, b, core.ErrTxBusy, "refused, not silently rolled back")
-			require.ErrorIs(t, <-a, errUndo)
+	h := onPgx(t)
+	require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+		aIsOpen, bIsDone, a := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			a <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(ctx context.Context) error {
+				// as with TxConfig.JoinContext
+				if err := note(ctx, h, 1); err != nil {
+					return err
+				}
+				close(aIsOpen)
+				<-bIsDone
+				return errUndo
+			})
+		}()
+		<-aIsOpen
+		b := outbox.InTx(ctx, h.db, func(ctx context.Context) error { return note(ctx, h, 2) })
+		close(bIsDone)
+		require.ErrorIs(t, b, core.ErrTxBusy, "refused, not silently rolled back")
+		require.ErrorIs(t, <-a, errUndo)
 
-			require.NoError(t, outbox.InTx(ctx, h.db, func(inner context.Context) error {
-				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), core.ErrTxBusy,
-					"the context of the outer one")
-				return outbox.InTx(inner, h.db, func(ctx context.Context) error { return note(ctx, h, 3) })
-			}))
-			return outbox.InTx(ctx, h.db, func(ctx context.Context) error { return note(ctx, h, 4) })
+		require.NoError(t, outbox.InTx(ctx, h.db, func(inner context.Context) error {
+			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), core.ErrTxBusy,
+				"the context of the outer one")
+			return outbox.InTx(inner, h.db, func(ctx context.Context) error { return note(ctx, h, 3) })
 		}))
-		assert.Equal(t, []int{3, 4}, notes(t, h))
+		return outbox.InTx(ctx, h.db, func(ctx context.Context) error { return note(ctx, h, 4) })
+	}))
+	assert.Equal(t, []int{3, 4}, notes(t, h))
 
-		goOn, nested := make(chan struct{}), make(chan error, 1)
-		err := inTx(t, h, func(ctx context.Context) error {
-			begun := make(chan struct{})
-			go func() {
-				nested <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(context.Context) error {
-					close(begun)
-					<-goOn
-					return nil
-				})
-			}()
-			<-begun
-			return note(ctx, h, 5)
-		})
-		close(goOn)
-		require.ErrorIs(t, err, core.ErrTxBusy, "half of a nested one would be committed")
-		require.Error(t, <-nested)
-		assert.Equal(t, []int{3, 4}, notes(t, h))
+	goOn, nested := make(chan struct{}), make(chan error, 1)
+	err := inTx(t, h, func(ctx context.Context) error {
+		begun := make(chan struct{})
+		go func() {
+			nested <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(context.Context) error {
+				close(begun)
+				<-goOn
+				return nil
+			})
+		}()
+		<-begun
+		return note(ctx, h, 5)
 	})
+	close(goOn)
+	require.ErrorIs(t, err, core.ErrTxBusy, "half of a nested one would be committed")
+	require.Error(t, <-nested)
+	assert.Equal(t, []int{3, 4}, notes(t, h))
 }
 
 // TestWhatIsCapturedIsUndoneWithASavepoint of InTx, or of the user's code, and otherwise kept in order.
