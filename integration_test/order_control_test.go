@@ -24,19 +24,11 @@ import (
 // Each negative control removes one half of the rules that make reads exact. If they pass, the order tests prove
 // nothing.
 
-const (
-	defaultWithoutXid = `alter table outbox alter id set default nextval('outbox_id_seq')`
-
-	// slowInsert widens the interval between assigning the row's id, which its default does before triggers run, and the
-	// transaction's id, which without our default is assigned only after the triggers.
-	slowInsert = `
+// slowInsert widens the interval between assigning the row's id, which its default does before triggers run, and the
+// transaction's id, which without our default is assigned only after the triggers.
+const slowInsert = `
 create function slow_insert() returns trigger language plpgsql as $$ begin perform pg_sleep(0.15); return new; end $$;
 create trigger slow_insert before insert on outbox for each row when (new.topic = 'slow') execute function slow_insert()`
-)
-
-func controlForwarder(t *testing.T, h handle, l *ledger) {
-	runForwarder(t, h, l, orderConfig(), newLogCapture(t))
-}
 
 func execScript(t *testing.T, h handle, script string) {
 	conn, err := h.pool.Acquire(t.Context())
@@ -61,23 +53,6 @@ func TestOrderControlForgetfulFetch(t *testing.T) {
 	assert.NotEmpty(t, l.faults(), "a plain id > low kept the order")
 }
 
-// TestOrderControlDefaultWithoutXid runs the order test with row ids that are assigned before transaction ids.
-func TestOrderControlDefaultWithoutXid(t *testing.T) {
-	extended(t)
-	parallel(t)
-	_, reader := ownMigratedServer(t) // other transactions would delay the reads
-	writer := pgxHandle(t, "writer", reader.url, manyConns)
-	l := newLedger(false)
-	run := orderRun{writers: 16, time: patience, until: l.violated, single: true, started: func(w handle) {
-		execScript(t, w, slowInsert)
-		w.exec(t, `create trigger slow_now_and_then before insert on outbox for each row when (random() < 0.05) execute `+
-			`function slow_insert()`)
-		w.exec(t, defaultWithoutXid)
-	}}
-	run.write(t, writer, reader, l)
-	assert.NotEmpty(t, l.faults(), "row ids that do not follow transaction ids kept the order")
-}
-
 // TestOrderOfASlowInsert is the only case that needs the id's default: a row gets its id, reads pass it, and only then
 // is it written. With our default it is read in order; without it, out of order.
 func TestOrderOfASlowInsert(t *testing.T) {
@@ -94,9 +69,9 @@ func TestOrderOfASlowInsert(t *testing.T) {
 			_, h := ownMigratedServer(t) // other transactions would delay the reads
 			execScript(t, h, slowInsert)
 			l := newLedger(false)
-			controlForwarder(t, h, l)
+			runForwarder(t, h, l, orderConfig(), newLogCapture(t))
 			if c.wrong {
-				h.exec(t, defaultWithoutXid)
+				h.exec(t, `alter table outbox alter id set default nextval('outbox_id_seq')`)
 			}
 			insert := func(topic, key, payload string) {
 				h.exec(t, insertPlain, watermill.NewUUID(), topic, key, payload)

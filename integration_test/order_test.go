@@ -35,7 +35,6 @@ type orderRun struct {
 	time     time.Duration
 	prepared bool
 	pooled   bool            // the forwarders connect through PgBouncer, where LISTEN does not work
-	single   bool            // a single forwarder all the time
 	started  func(w handle)  // called when the forwarders run
 	until    <-chan struct{} // ends the run early
 }
@@ -132,12 +131,8 @@ func (run orderRun) write(t *testing.T, writer, reader handle, l *ledger) {
 	})
 	log := newLogCapture(t)
 	t.Cleanup(func() { assert.Zero(t, log.count("message became pending again"), "the sweep had to find a message") })
-	if run.single {
-		controlForwarder(t, reader, l)
-	} else {
-		for _, life := range []time.Duration{time.Hour, 1500 * time.Millisecond, 700 * time.Millisecond} {
-			forwarders.Go(func() { runForwarders(ctx, t, reader, l, run.pooled, life, log) })
-		}
+	for _, life := range []time.Duration{time.Hour, 1500 * time.Millisecond, 700 * time.Millisecond} {
+		forwarders.Go(func() { runForwarders(ctx, t, reader, l, run.pooled, life, log) })
 	}
 	if run.started != nil {
 		run.started(writer)
