@@ -64,7 +64,7 @@ func TestADecoratorHidesNoVerdict(t *testing.T) {
 // message could reach MaxAttempts many times.
 func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 	h := onPgx(t)
-	const keys, perKey = 50, 20
+	const keys, perKey = 20, 20
 	topics := []string{"orders", "bills", "letters"}
 	var all []string
 	for k := range keys {
