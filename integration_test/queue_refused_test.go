@@ -26,9 +26,9 @@ END $$;
 CREATE TRIGGER refuses BEFORE UPDATE ON inbox_queue FOR EACH ROW
   WHEN (NEW.message_id LIKE '%%7') EXECUTE FUNCTION refuses()`
 
-// TestRefusedMessagesStopNoOther: a trigger of the database's owner refuses one of the queue's statements for 10% of the
-// messages. All others are handled, and the rest after it is dropped. TestDoctorOfABusyQueue has a constraint instead,
-// and TestRefusesRow all codes.
+// TestRefusedMessagesStopNoOther: a trigger of the database's owner refuses one of the queue's statements for 10% of
+// the messages. All others are handled, and the rest after it is dropped. TestDoctorOfABusyQueue has a constraint
+// instead, and TestRefusesRow has all codes.
 func TestRefusedMessagesStopNoOther(t *testing.T) {
 	parallel(t)
 	const messages = 60
