@@ -17,21 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
-
-func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config)) {
-	for name, retention := range map[string]time.Duration{"keeping": 0, "deleting": -1} {
-		t.Run(name, func(t *testing.T) {
-			cfg := quickConfig()
-			cfg.Retention = retention
-			test(t, cfg)
-		})
-	}
-}
 
 func tried(w world, payloads []string) (n int) {
 	for _, p := range payloads {
@@ -43,65 +32,68 @@ func tried(w world, payloads []string) (n int) {
 }
 
 // TestServerWithOtherRows publishes messages while their server fails in one of several ways and returns with their
-// ids assigned to other messages: those are published as well.
+// ids assigned to other messages: those are published as well, whether published messages are kept or deleted.
 func TestServerWithOtherRows(t *testing.T) {
 	extended(t)
 	parallel(t)
-	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
-		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
+	for name, way := range map[string]struct {
+		retention time.Duration
+		end       func(t *testing.T, h handle, server *services.Postgres)
+	}{
+		"restart": {0, func(t *testing.T, _ handle, server *services.Postgres) {
 			require.NoError(t, server.Restart(t.Context()))
-		},
-		"kill": func(t *testing.T, _ handle, server *services.Postgres) {
+		}},
+		"kill": {-1, func(t *testing.T, _ handle, server *services.Postgres) {
 			require.NoError(t, server.Kill())
 			require.NoError(t, server.Restart(t.Context()))
-		},
-		"a backend is killed": func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) },
-		"promotion": func(t *testing.T, h handle, server *services.Postgres) {
+		}},
+		"a backend is killed": {0, func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) }},
+		"promotion": {-1, func(t *testing.T, h handle, server *services.Postgres) {
 			dir := value[string](t, h, "show data_directory")
 			require.NoError(t, server.Stop())
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644))
 			require.NoError(t, server.Restart(t.Context()))
 			h.pool.Reset()
 			require.True(t, value[bool](t, h, "select pg_promote()"))
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-				server, h := ownMigratedServer(t)
-				publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-				settled := &settledCounter{}
-				h = h.seenBy(t, settled)
-				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-					switch string(msg.Payload) {
-					case "lost":
-						close(publishing)
-						<-goOn
-					case "found":
-						<-release
-					}
-					return nil
-				})
-				w.publish(t, "orders", "K", "lost")
-				<-publishing
-				h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
-				end(t, h, server)
-				h.pool.Reset()
-				eventually(t, func() bool {
-					_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
-					return err == nil
-				}, "the server is back")
-				w.publish(t, "orders", "M", "later")
-				w.arrives(t, "later") // it has read from the new server
-				close(goOn)
-				w.arrives(t, "lost")
-				eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
-				assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
-				close(release)
-				w.arrives(t, "found")
-				w.idle(t)
-				require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+			server, h := ownMigratedServer(t)
+			publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			settled := &settledCounter{}
+			h = h.seenBy(t, settled)
+			cfg := quickConfig()
+			cfg.Retention = way.retention
+			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+				switch string(msg.Payload) {
+				case "lost":
+					close(publishing)
+					<-goOn
+				case "found":
+					<-release
+				}
+				return nil
 			})
+			w.publish(t, "orders", "K", "lost")
+			<-publishing
+			h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
+			way.end(t, h, server)
+			h.pool.Reset()
+			eventually(t, func() bool {
+				_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
+				return err == nil
+			}, "the server is back")
+			w.publish(t, "orders", "M", "later")
+			w.arrives(t, "later") // it has read from the new server
+			close(goOn)
+			w.arrives(t, "lost")
+			eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
+			assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
+			close(release)
+			w.arrives(t, "found")
+			w.idle(t)
+			require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
 		})
 	}
 }
@@ -128,16 +120,14 @@ func killBackend(t *testing.T, h handle) {
 func TestCommitsThatACrashLost(t *testing.T) {
 	extended(t)
 	parallel(t)
-	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
-			require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
-			t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, cfg) })
-		}
-	})
+	for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
+		require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
+		t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t) })
+	}
 }
 
 // commitsThatACrashLost reports whether any were lost.
-func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
+func commitsThatACrashLost(t *testing.T) bool {
 	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
 	other := newPgxHandle(t, server.URL()) // its writes wake no forwarder
 	h, gate := newStatementGate(t, server.URL())
@@ -145,6 +135,7 @@ func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 	require.NoError(t, makeTables(t.Context(), h.db))
 	settled := &settledCounter{}
 	h = h.seenBy(t, settled)
+	cfg := quickConfig()
 	cfg.DisableListen = true
 	goOn := make(chan struct{})
 	answer := sync.OnceFunc(func() { close(goOn) })
@@ -268,53 +259,57 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				extended(t)
 			}
 			t.Parallel()
-			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-				t.Parallel()
-				url := newMigratedDatabase(t)
-				other := newPgxHandle(t, url) // its writes wake no forwarder
-				h, gate := newStatementGate(t, url)
-				defer gate.releaseAll()
-				settled := &settledCounter{}
-				h = h.seenBy(t, settled)
-				cfg.DisableListen = true
-				goOn, goOnToo := make(chan struct{}), make(chan struct{})
-				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-					switch msg.Payload[0] {
-					case 'o':
-						<-goOn
-					case 'n':
-						<-goOnToo
+			for kept, retention := range map[string]time.Duration{"keeping": 0, "deleting": -1} {
+				t.Run(kept, func(t *testing.T) {
+					t.Parallel()
+					cfg := quickConfig()
+					cfg.Retention = retention
+					url := newMigratedDatabase(t)
+					other := newPgxHandle(t, url) // its writes wake no forwarder
+					h, gate := newStatementGate(t, url)
+					defer gate.releaseAll()
+					settled := &settledCounter{}
+					h = h.seenBy(t, settled)
+					cfg.DisableListen = true
+					goOn, goOnToo := make(chan struct{}), make(chan struct{})
+					w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+						switch msg.Payload[0] {
+						case 'o':
+							<-goOn
+						case 'n':
+							<-goOnToo
+						}
+						return nil
+					})
+					old := numbered("old", 1, 20)
+					w.publish(t, "orders", "", old...)
+					w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
+					reads := gate.holdReads()
+					gate.arrives(t, "a read", reads...)
+
+					other.exec(t, way.again)
+					if name == "restored" {
+						require.NoError(t, makeTables(t.Context(), other.db))
 					}
-					return nil
-				})
-				old := numbered("old", 1, 20)
-				w.publish(t, "orders", "", old...)
-				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
-				reads := gate.holdReads()
-				gate.arrives(t, "a read", reads...)
+					found := numbered("new", 1, way.others)
+					other.publish(t, "orders", "", found...)
+					require.Equal(t, way.others, h.count(t, "select max(id)::int from outbox"), "the ids were not assigned again")
+					if way.readFirst {
+						gate.release(reads...)
+						w.wait(t, "the new ones are being published", func() bool { return tried(w, found) == way.others })
+					}
+					close(goOn)
+					w.arrives(t, old...)
+					eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
+					assert.Equal(t, way.others, h.count(t, "select count(*) from outbox where published_at is null"))
 
-				other.exec(t, way.again)
-				if name == "restored" {
-					require.NoError(t, makeTables(t.Context(), other.db))
-				}
-				found := numbered("new", 1, way.others)
-				other.publish(t, "orders", "", found...)
-				require.Equal(t, way.others, h.count(t, "select max(id)::int from outbox"), "the ids were not assigned again")
-				if way.readFirst {
 					gate.release(reads...)
-					w.wait(t, "the new ones are being published", func() bool { return tried(w, found) == way.others })
-				}
-				close(goOn)
-				w.arrives(t, old...)
-				eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
-				assert.Equal(t, way.others, h.count(t, "select count(*) from outbox where published_at is null"))
-
-				gate.release(reads...)
-				close(goOnToo)
-				w.arrives(t, found...)
-				w.idle(t)
-				assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
-			})
+					close(goOnToo)
+					w.arrives(t, found...)
+					w.idle(t)
+					assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+				})
+			}
 		})
 	}
 }

@@ -190,7 +190,8 @@ func TestKafkaOversize(t *testing.T) {
 }
 
 // TestKafkaKeepsWhatItAcknowledges: every acknowledged message is in the log, although the broker refuses batches all
-// the time, goes down under load and returns. An idempotent producer of sarama before 1.61 loses some.
+// the time, is shut down under load and returns. An idempotent producer of sarama before 1.61 loses some.
+// TestKafkaUnderKills kills the broker instead; with OUTBOX_LONG this test does so too.
 func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -201,16 +202,18 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 		t.Skip("a fake broker loses its data with its process")
 	}
 	pub := kafkaPublisher(t, server)
-	rounds, each := 1, 1000
-	if long {
-		rounds, each = 10, 10_000
+	type ending struct {
+		name string
+		of   func() error
 	}
+	ends := []ending{{"stopped", server.Stop}}
+	if long {
+		ends = append(ends, ending{"killed", server.Kill})
+	}
+	each := rounds(1000, 10_000)
 	limit := "20000"
-	for round := range rounds {
-		for _, end := range []struct {
-			name string
-			of   func() error
-		}{{"stopped", server.Stop}, {"killed", server.Kill}} {
+	for round := range rounds(1, 10) {
+		for _, end := range ends {
 			t.Run(fmt.Sprintf("%s %d", end.name, round+1), func(t *testing.T) {
 				topic := kafkaTopic(t, server, 4, map[string]*string{"max.message.bytes": &limit})
 				tooLarge := startLoad(t, pub, topic, 1, string(make([]byte, 30_000)))
