@@ -62,12 +62,12 @@ func (s *stranger) does(blocks ...string) {
 	}
 }
 
-// TestMovingPage: following only the page, 10,000 messages that wait for Watermill's forwarder are moved to ours, which
+// TestMovingPage: following only the page, 2,000 messages that wait for Watermill's forwarder are moved to ours, which
 // sends half of them, and back to Watermill's, which sends the rest. None is lost, and each customer's are in order.
 func TestMovingPage(t *testing.T) {
 	extended(t)
 	parallel(t)
-	const all, customers = 10000, 50
+	const all, customers = 2000, 50
 	page := movingPage(t)
 	there, back := page["Which way"], page["The way back"]
 	require.Len(t, there, 4)
@@ -88,16 +88,16 @@ func TestMovingPage(t *testing.T) {
 	s := stranger{t: t, h: h}
 	drained := there[3]
 	s.does(drained)
-	assert.Equal(t, "10000", s.said)
+	assert.Equal(t, "2000", s.said)
 	s.does(there[:2]...)
-	assert.Contains(t, s.said, "10,000 messages (orders 10,000)")
+	assert.Contains(t, s.said, "2,000 messages (orders 2,000)")
 	ctl := ctl{t: t, url: h.url}
 	assert.Equal(t, 2, ctl.run("import", "watermill-sql").code, "not confirmed")
 	assert.Equal(t, 2, ctl.run("import", "watermill-sql", "--key", "metadata:", "--yes").code)
-	assert.JSONEq(t, `{"dry_run": true, "pending": 10000, "left": 10000, "moved": 10000, "topics": {"orders": 10000}}`,
+	assert.JSONEq(t, `{"dry_run": true, "pending": 2000, "left": 2000, "moved": 2000, "topics": {"orders": 2000}}`,
 		ctl.run("import", "watermill-sql", "--dry-run", "-o", "json").out)
 	s.does(there[2])
-	assert.Equal(t, "Moved 10,000 messages (orders 10,000); entry 1 of the audit log.\n", s.said)
+	assert.Equal(t, "Moved 2,000 messages (orders 2,000); entry 1 of the audit log.\n", s.said)
 	s.does(drained)
 	assert.Equal(t, "0", s.said)
 
