@@ -127,12 +127,7 @@ func refuse(payload string) func(string, *message.Message) error {
 // TestBlockedKeyOutlivesItsOwner: the owner of a blocked key vanishes and another forwarder takes over. No message of
 // the key is published, and other keys of its lane are not delayed.
 func TestBlockedKeyOutlivesItsOwner(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, heldKeyOutlivesItsOwner)
-}
-
-func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
-	t.Parallel() // it spends most of its time waiting for leases
+	h := onPgx(t)
 	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(refuse("K-1"))
@@ -195,12 +190,7 @@ func (s failuresSettled) SettleEnd(_ context.Context, end meter.SettleEnd) {
 
 // TestStaleOwner stops an owner while it publishes or reads, lets another take its lanes, and resumes it.
 func TestStaleOwner(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, staleOwner)
-}
-
-func staleOwner(t *testing.T, h handle) {
-	t.Parallel() // as above
+	h := onPgx(t)
 	type scene struct {
 		world
 		settled failuresSettled // results that the stale owner recorded

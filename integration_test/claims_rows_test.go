@@ -25,40 +25,39 @@ import (
 // TestClaimHasRoomForPayloads: a claim returns payloads up to its byte limit, or one larger message alone, and does not
 // lose the rest.
 func TestClaimHasRoomForPayloads(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		store := newStore(t, h, queue.StoreConfig{})
-		const n, size = 40, 10_000
-		items := make([]queue.Item, n)
-		for i := range items {
-			items[i] = item("shop", fmt.Sprint(i))
-			items[i].Payload = bytes.Repeat([]byte{'x'}, size)
-			switch {
-			case i%10 == 0:
-				items[i].Payload = bytes.Repeat([]byte{'x'}, 8*size) // exceeds the limit
-			case i%3 == 0:
-				items[i].DueAt = time.Now().Add(-time.Minute)
-			}
+	h := onPgx(t)
+	store := newStore(t, h, queue.StoreConfig{})
+	const n, size = 40, 10_000
+	items := make([]queue.Item, n)
+	for i := range items {
+		items[i] = item("shop", fmt.Sprint(i))
+		items[i].Payload = bytes.Repeat([]byte{'x'}, size)
+		switch {
+		case i%10 == 0:
+			items[i].Payload = bytes.Repeat([]byte{'x'}, 8*size) // exceeds the limit
+		case i%3 == 0:
+			items[i].DueAt = time.Now().Add(-time.Minute)
 		}
-		_, err := store.Enqueue(t.Context(), items...)
+	}
+	_, err := store.Enqueue(t.Context(), items...)
+	require.NoError(t, err)
+	const room = 5*size + size/2
+	owner, came := queue.NewOwner(), map[queue.ID]bool{}
+	for claims := 0; len(came) < n; claims++ {
+		require.Less(t, claims, 3*n, "%d of %d messages were claimed", len(came), n)
+		msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1000, MaxBytes: room})
 		require.NoError(t, err)
-		const room = 5*size + size/2
-		owner, came := queue.NewOwner(), map[queue.ID]bool{}
-		for claims := 0; len(came) < n; claims++ {
-			require.Less(t, claims, 3*n, "%d of %d messages were claimed", len(came), n)
-			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1000, MaxBytes: room})
-			require.NoError(t, err)
-			total := 0
-			for _, msg := range msgs {
-				total += len(msg.Payload)
-				assert.False(t, came[msg.ID], "%s was claimed twice", msg.ID)
-				came[msg.ID] = true
-			}
-			// Each statement may return one message regardless: the last one, if the limit was not reached before.
-			assert.LessOrEqual(t, total, room+8*size, "%d messages", len(msgs))
+		total := 0
+		for _, msg := range msgs {
+			total += len(msg.Payload)
+			assert.False(t, came[msg.ID], "%s was claimed twice", msg.ID)
+			came[msg.ID] = true
 		}
-		_, err = store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1, MaxBytes: -1})
-		assert.ErrorIs(t, err, queue.ErrInvalid)
-	})
+		// Each statement may return one message regardless: the last one, if the limit was not reached before.
+		assert.LessOrEqual(t, total, room+8*size, "%d messages", len(msgs))
+	}
+	_, err = store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1, MaxBytes: -1})
+	assert.ErrorIs(t, err, queue.ErrInvalid)
 }
 
 // TestDispatcherHasRoomForPayloads: payloads of messages in flight, expired ones included, exceed MaxBytes by at most

@@ -23,26 +23,24 @@ import (
 )
 
 func TestPermanentIsDeadAtOnce(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		w := startForwarder(t, h, classifyingConfig())
-		w.answers(func(_ string, msg *message.Message) error {
-			if string(msg.Payload) == "bad" {
-				return errMalformed
-			}
-			return nil
-		})
-		w.publish(t, "orders", "K", "1", "bad", "2")
-		w.publish(t, "orders", "", "bad")
-		w.arrives(t, "1", "2")
-		h.reaches(t, 2, "both are dead", "select count(*) from outbox where dead_at is not null")
-		assert.Equal(t, 2, w.triedTimes("bad"))
-		eventually(t, func() bool { return w.log.count("message died") == 2 }, "their deaths are reported")
-
-		w.answers(nil)
-		h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
-		h.reaches(t, 0, "both are sent after all", "select count(*) from outbox where published_at is null")
+	h := onPgx(t)
+	w := startForwarder(t, h, classifyingConfig())
+	w.answers(func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == "bad" {
+			return errMalformed
+		}
+		return nil
 	})
+	w.publish(t, "orders", "K", "1", "bad", "2")
+	w.publish(t, "orders", "", "bad")
+	w.arrives(t, "1", "2")
+	h.reaches(t, 2, "both are dead", "select count(*) from outbox where dead_at is not null")
+	assert.Equal(t, 2, w.triedTimes("bad"))
+	eventually(t, func() bool { return w.log.count("message died") == 2 }, "their deaths are reported")
+
+	w.answers(nil)
+	h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
+	h.reaches(t, 0, "both are sent after all", "select count(*) from outbox where published_at is null")
 }
 
 // TestDeathNeedsAttemptsAndAge: a refused message outlives MaxAttempts until it is as old as MinDeadAge. Then it is
@@ -68,24 +66,22 @@ func TestDeathNeedsAttemptsAndAge(t *testing.T) {
 }
 
 func TestOperator(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		cfg := quickConfig()
-		cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
-		w := startForwarderOn(t, h, cfg, refuse("1"))
-		w.publish(t, "orders", "K", "1", "2")
-		waiting := func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }
-		eventually(t, waiting, "1 waits")
+	h := onPgx(t)
+	cfg := quickConfig()
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+	w := startForwarderOn(t, h, cfg, refuse("1"))
+	w.publish(t, "orders", "K", "1", "2")
+	waiting := func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }
+	eventually(t, waiting, "1 waits")
 
-		h.exec(t, "update outbox set due_at = now() where attempts > 0")
-		w.wait(t, "an operator has it tried again", func() bool { return w.triedTimes("1") == 2 })
-		h.reaches(t, 2, "it is refused again", "select attempts from outbox where attempts > 0")
-		assert.Empty(t, w.payloads("K"))
-		w.answers(nil)
-		h.exec(t, "update outbox set due_at = now() where attempts > 0")
-		w.arrives(t, "1", "2")
-		assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
-	})
+	h.exec(t, "update outbox set due_at = now() where attempts > 0")
+	w.wait(t, "an operator has it tried again", func() bool { return w.triedTimes("1") == 2 })
+	h.reaches(t, 2, "it is refused again", "select attempts from outbox where attempts > 0")
+	assert.Empty(t, w.payloads("K"))
+	w.answers(nil)
+	h.exec(t, "update outbox set due_at = now() where attempts > 0")
+	w.arrives(t, "1", "2")
+	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
 
 	t.Run("delete a head", func(t *testing.T) {
 		h := newPgxHandle(t, newMigratedDatabase(t))

@@ -23,33 +23,32 @@ func poison(*message.Message) ([]*message.Message, error) { return nil, outbox.P
 
 // JetStream and an inbox behind the dead-letter topic keep one of several dead letters with the same UUID.
 func TestEachDeathHasItsOwnDeadLetter(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		msg := newMessage("payload")
-		deadLetters := func() []string {
-			return column[string](t, h, "select uuid from outbox where topic = 'dead_letters' "+
-				"and metadata->>'uuid_poisoned' = $1 order by id", msg.UUID)
-		}
-		die := func(service, consumer string) {
-			t.Helper()
-			before := len(deadLetters())
-			_, err := chain(poison, stack(t, h, middleware.StackConfig{
-				Service: service, Inbox: middleware.InboxConfig{Consumer: consumer},
-			})...)(msg.Copy())
-			require.NoError(t, err)
-			require.Len(t, deadLetters(), before+1)
-		}
+	h := onPgx(t)
+	msg := newMessage("payload")
+	deadLetters := func() []string {
+		return column[string](t, h, "select uuid from outbox where topic = 'dead_letters' "+
+			"and metadata->>'uuid_poisoned' = $1 order by id", msg.UUID)
+	}
+	die := func(service, consumer string) {
+		t.Helper()
+		before := len(deadLetters())
+		_, err := chain(poison, stack(t, h, middleware.StackConfig{
+			Service: service, Inbox: middleware.InboxConfig{Consumer: consumer},
+		})...)(msg.Copy())
+		require.NoError(t, err)
+		require.Len(t, deadLetters(), before+1)
+	}
+	die("shop", "first")
+	die("shop", "second")
+	die("bank", "first")
+	for range 2 {
+		require.True(t, revived(t, h, "shop/first", msg.UUID))
 		die("shop", "first")
-		die("shop", "second")
-		die("bank", "first")
-		for range 2 {
-			require.True(t, revived(t, h, "shop/first", msg.UUID))
-			die("shop", "first")
-		}
-		all := deadLetters()
-		slices.Sort(all)
-		assert.Len(t, slices.Compact(all), 5)
-		assert.NotContains(t, all, msg.UUID)
-	})
+	}
+	all := deadLetters()
+	slices.Sort(all)
+	assert.Len(t, slices.Compact(all), 5)
+	assert.NotContains(t, all, msg.UUID)
 }
 
 // A dead letter that is written twice, because the ack of its message was lost and no inbox remembers it, has the same

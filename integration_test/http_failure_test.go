@@ -252,38 +252,37 @@ func TestHTTPCommittedIsNotRepeated(t *testing.T) {
 
 // TestHTTPRepeats an attempt that met a serialization failure, with a fresh request and response.
 func TestHTTPRepeats(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		o := newOrdering(t, h)
-		once := onceAround(t, h, idempotency.Config{},
-			idempotency.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-				n, err := o.order(r)
-				require.NoError(t, err)
-				assert.Empty(t, r.Header.Get("X-Spoilt"))
-				assert.Empty(t, w.Header().Get("X-Attempt-1"))
-				r.Header.Set("X-Spoilt", "1")
-				w.Header().Set(fmt.Sprintf("X-Attempt-%d", n), "1")
-				w.WriteHeader(int(200 + n))
-				fmt.Fprint(w, n)
-				if n < 3 {
-					return fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: []string{"40001", "40P01"}[n-1]})
-				}
-				return nil
-			}))
-		got := askedOf(t, once, asking("k1", "one"))
-		assert.Equal(t, 203, got.status)
-		assert.Equal(t, "3", got.body)
-		assert.Empty(t, got.header.Get("X-Attempt-2"))
-		assert.Equal(t, "one", value[string](t, h, "select message_id from effects"), "the body as well")
-		o.done(1)
-	})
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{},
+		idempotency.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			n, err := o.order(r)
+			require.NoError(t, err)
+			assert.Empty(t, r.Header.Get("X-Spoilt"))
+			assert.Empty(t, w.Header().Get("X-Attempt-1"))
+			r.Header.Set("X-Spoilt", "1")
+			w.Header().Set(fmt.Sprintf("X-Attempt-%d", n), "1")
+			w.WriteHeader(int(200 + n))
+			fmt.Fprint(w, n)
+			if n < 3 {
+				return fmt.Errorf("wrapped: %w", &pgconn.PgError{Code: []string{"40001", "40P01"}[n-1]})
+			}
+			return nil
+		}))
+	got := askedOf(t, once, asking("k1", "one"))
+	assert.Equal(t, 203, got.status)
+	assert.Equal(t, "3", got.body)
+	assert.Empty(t, got.header.Get("X-Attempt-2"))
+	assert.Equal(t, "one", value[string](t, h, "select message_id from effects"), "the body as well")
+	o.done(1)
+
 	calls := 0
-	once := onceAround(t, h, idempotency.Config{MaxRetries: -1},
+	once = onceAround(t, h, idempotency.Config{MaxRetries: -1},
 		idempotency.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
 			calls++
 			return &pgconn.PgError{Code: "40001"}
 		}))
-	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
+	assert.Equal(t, 503, askedOf(t, once, asking("k2", "one")).status)
 	assert.Equal(t, 1, calls)
 }
 

@@ -277,23 +277,22 @@ func TestHTTPTwins(t *testing.T) {
 
 // TestHTTPTwinOfAFailure is carried out itself.
 func TestHTTPTwinOfAFailure(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		o := newOrdering(t, h)
-		b := heldUp(o)
-		cfg := idempotency.Config{Wait: patience}
-		here, elsewhere := onceAround(t, h, cfg, b), onceAround(t, h, cfg, b)
-		first := asks(t, here, asking("k1", "one"))
-		within(t, "the handler is called", b.entered)
-		there := asks(t, elsewhere, asking("k1", "one"))
-		eventually(t, func() bool { return waiters(t, h) == 1 }, "the other one waits")
-		b.release <- 500
-		b.release <- 0
-		assert.Equal(t, 500, within(t, "the first", first).status)
-		got := within(t, "the second", there)
-		assert.Equal(t, 201, got.status)
-		assert.False(t, got.replayed())
-		o.done(1)
-	})
+	h := onPgx(t)
+	o := newOrdering(t, h)
+	b := heldUp(o)
+	cfg := idempotency.Config{Wait: patience}
+	here, elsewhere := onceAround(t, h, cfg, b), onceAround(t, h, cfg, b)
+	first := asks(t, here, asking("k1", "one"))
+	within(t, "the handler is called", b.entered)
+	there := asks(t, elsewhere, asking("k1", "one"))
+	eventually(t, func() bool { return waiters(t, h) == 1 }, "the other one waits")
+	b.release <- 500
+	b.release <- 0
+	assert.Equal(t, 500, within(t, "the first", first).status)
+	got := within(t, "the second", there)
+	assert.Equal(t, 201, got.status)
+	assert.False(t, got.replayed())
+	o.done(1)
 }
 
 // TestHTTPConflict: a request that has waited long enough gets a Retry-After and does not affect the handler.

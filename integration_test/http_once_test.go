@@ -87,31 +87,30 @@ func TestHTTPIdentity(t *testing.T) {
 
 // TestHTTPOtherRequest: a key that was used for another request is refused before any response is replayed.
 func TestHTTPOtherRequest(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		o := newOrdering(t, h)
-		once := onceAround(t, h, idempotency.Config{
-			Route: func(r *http.Request) string { return "order" },
-		}, o)
-		first := askedOf(t, once, asking("k1", "one"))
-		for name, change := range map[string]func(r *http.Request){
-			"query":    func(r *http.Request) { r.URL.RawQuery = "fast=2" },
-			"path":     func(r *http.Request) { r.URL.Path = "/orders/7" },
-			"type":     func(r *http.Request) { r.Header.Set("Content-Type", "text/html") },
-			"encoding": func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") },
-			"body":     func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("two")) },
-			"no body":  func(r *http.Request) { r.Body, r.ContentLength = http.NoBody, 0 },
-		} {
-			r := asking("k1", "one")
-			change(r)
-			got := askedOf(t, once, r)
-			assert.Equal(t, 422, got.status, name)
-			assert.NotContains(t, got.body, "order 1", name)
-			assert.Equal(t, "application/problem+json", got.header.Get("Content-Type"))
-			assert.Empty(t, got.header.Get("Location"))
-		}
-		askedOf(t, once, asking("k1", "one")).same(t, first)
-		o.done(1)
-	})
+	h := onPgx(t)
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{
+		Route: func(r *http.Request) string { return "order" },
+	}, o)
+	first := askedOf(t, once, asking("k1", "one"))
+	for name, change := range map[string]func(r *http.Request){
+		"query":    func(r *http.Request) { r.URL.RawQuery = "fast=2" },
+		"path":     func(r *http.Request) { r.URL.Path = "/orders/7" },
+		"type":     func(r *http.Request) { r.Header.Set("Content-Type", "text/html") },
+		"encoding": func(r *http.Request) { r.Header.Set("Content-Encoding", "gzip") },
+		"body":     func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("two")) },
+		"no body":  func(r *http.Request) { r.Body, r.ContentLength = http.NoBody, 0 },
+	} {
+		r := asking("k1", "one")
+		change(r)
+		got := askedOf(t, once, r)
+		assert.Equal(t, 422, got.status, name)
+		assert.NotContains(t, got.body, "order 1", name)
+		assert.Equal(t, "application/problem+json", got.header.Get("Content-Type"))
+		assert.Empty(t, got.header.Get("Location"))
+	}
+	askedOf(t, once, asking("k1", "one")).same(t, first)
+	o.done(1)
 }
 
 func TestHTTPKeys(t *testing.T) {
@@ -260,22 +259,21 @@ func TestHTTPHeaders(t *testing.T) {
 
 // TestHTTPExpiry: key and response expire together, even if they have not been deleted.
 func TestHTTPExpiry(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		o := newOrdering(t, h)
-		once := onceAround(t, h, idempotency.Config{Retention: time.Hour}, o)
-		first := askedOf(t, once, asking("k1", "one"))
-		h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '59 minutes'")
-		askedOf(t, once, asking("k1", "one")).same(t, first)
-		h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '2 minutes'")
-		second := askedOf(t, once, asking("k1", "another")) // the key is free, even for another body
-		assert.False(t, second.replayed())
-		assert.Equal(t, "order 2\x00\xff", second.body)
-		askedOf(t, once, asking("k1", "another")).same(t, second)
-		o.done(2)
-		assert.Equal(t, 1, keys(t, h))
-		assert.Equal(t, 1, h.count(t, "select count(*) from outbox_idempotency where expires_at - created_at between "+
-			"interval '59 minutes' and interval '61 minutes'"))
-	})
+	h := onPgx(t)
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{Retention: time.Hour}, o)
+	first := askedOf(t, once, asking("k1", "one"))
+	h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '59 minutes'")
+	askedOf(t, once, asking("k1", "one")).same(t, first)
+	h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '2 minutes'")
+	second := askedOf(t, once, asking("k1", "another")) // the key is free, even for another body
+	assert.False(t, second.replayed())
+	assert.Equal(t, "order 2\x00\xff", second.body)
+	askedOf(t, once, asking("k1", "another")).same(t, second)
+	o.done(2)
+	assert.Equal(t, 1, keys(t, h))
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox_idempotency where expires_at - created_at between "+
+		"interval '59 minutes' and interval '61 minutes'"))
 }
 
 // TestHTTPRepetitionWaitsForTheStandby that the first request's COMMIT waits for: a visible row may still be lost with

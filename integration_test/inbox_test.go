@@ -99,30 +99,29 @@ func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 }
 
 func TestInboxKey(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) {
-			return msg.Metadata.Get("order"), nil
-		}}
-		first, second := newMessage(""), newMessage("")
-		first.Metadata.Set("order", "7")
-		second.Metadata.Set("order", "7")
-		for _, msg := range []*message.Message{first, second} {
-			_, err := chain(bookSilently(h), txInbox(t, h, byOrder)...)(msg)
-			require.NoError(t, err)
-		}
-		assert.Equal(t, []int{1, 0}, []int{effects(t, h, first), effects(t, h, second)})
-
-		for name, key := range map[string]string{
-			"missing": "", "NUL": "a\x00", "UTF-8": "\xff", "long": strings.Repeat("k", 1024+1),
-		} {
-			msg := message.NewMessage(key, nil)
-			_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
-			require.ErrorIs(t, err, outbox.ErrPoison, name)
-		}
-		longest := message.NewMessage(strings.Repeat("k", 1024), nil)
-		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(longest)
+	h := onPgx(t)
+	byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) {
+		return msg.Metadata.Get("order"), nil
+	}}
+	first, second := newMessage(""), newMessage("")
+	first.Metadata.Set("order", "7")
+	second.Metadata.Set("order", "7")
+	for _, msg := range []*message.Message{first, second} {
+		_, err := chain(bookSilently(h), txInbox(t, h, byOrder)...)(msg)
 		require.NoError(t, err)
-	})
+	}
+	assert.Equal(t, []int{1, 0}, []int{effects(t, h, first), effects(t, h, second)})
+
+	for name, key := range map[string]string{
+		"missing": "", "NUL": "a\x00", "UTF-8": "\xff", "long": strings.Repeat("k", 1024+1),
+	} {
+		msg := message.NewMessage(key, nil)
+		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
+		require.ErrorIs(t, err, outbox.ErrPoison, name)
+	}
+	longest := message.NewMessage(strings.Repeat("k", 1024), nil)
+	_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(longest)
+	require.NoError(t, err)
 }
 
 func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
@@ -156,70 +155,68 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 
 // TestServicesShareAnInbox: two services in one database may use the same handler name, and each handles each message.
 func TestServicesShareAnInbox(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		pub := newOutboxPublisher(t, h)
-		feeds := map[string]*feed{"billing": newFeed(), "shipping": newFeed()}
-		for service, f := range feeds {
-			startRouter(t, func(r *message.Router) {
-				r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{Service: service}, nil)...)
-				r.AddConsumerHandler("on-order", "orders", f, func(msg *message.Message) error { return write(h, msg) })
-			})
+	h := onPgx(t)
+	pub := newOutboxPublisher(t, h)
+	feeds := map[string]*feed{"billing": newFeed(), "shipping": newFeed()}
+	for service, f := range feeds {
+		startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{Service: service}, nil)...)
+			r.AddConsumerHandler("on-order", "orders", f, func(msg *message.Message) error { return write(h, msg) })
+		})
+	}
+	for range 4 {
+		msg := newMessage("")
+		for _, f := range feeds {
+			assert.True(t, f.deliver(t, msg.Copy()))
 		}
-		for range 4 {
-			msg := newMessage("")
-			for _, f := range feeds {
-				assert.True(t, f.deliver(t, msg.Copy()))
-			}
-			assert.Equal(t, 2, effects(t, h, msg))
-		}
-		assert.Equal(t, []string{
-			"billing/on-order", "shipping/on-order",
-		}, column[string](t, h, "select distinct consumer from inbox order by 1"))
-	})
+		assert.Equal(t, 2, effects(t, h, msg))
+	}
+	assert.Equal(t, []string{
+		"billing/on-order", "shipping/on-order",
+	}, column[string](t, h, "select distinct consumer from inbox order by 1"))
 }
 
 // TestInboxPassedTwice: if a middleware repeats the handler inside the transaction, the inbox must not mistake its own
 // row for a duplicate.
 func TestInboxPassedTwice(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
+	h := onPgx(t)
+	msg := newMessage("")
+	once := newInbox(t, h, middleware.InboxConfig{})
+	_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), once, once)(msg)
+	require.ErrorContains(t, err, "twice")
+
+	retry := func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			if produced, err := next(msg); err == nil {
+				return produced, nil
+			}
+			return next(msg)
+		}
+	}
+	failOnce := func() message.HandlerFunc {
+		calls := 0
+		return func(msg *message.Message) ([]*message.Message, error) {
+			if calls++; calls == 1 {
+				return nil, errHandler
+			}
+			return nil, write(h, msg)
+		}
+	}
+	_, err = chain(failOnce(), newTx(t, h, middleware.TxConfig{}), retry, once)(msg)
+	require.ErrorContains(t, err, "twice")
+	assert.Zero(t, effects(t, h, msg))
+	assert.Zero(t, h.count(t, "select count(*) from inbox"))
+
+	for _, outside := range [][]message.HandlerMiddleware{
+		append([]message.HandlerMiddleware{retry}, stack(t, h, middleware.StackConfig{})...),
+		append(append([]message.HandlerMiddleware{}, stack(t, h, middleware.StackConfig{})[0], retry),
+			stack(t, h, middleware.StackConfig{})[1:]...),
+	} {
 		msg := newMessage("")
-		once := newInbox(t, h, middleware.InboxConfig{})
-		_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), once, once)(msg)
-		require.ErrorContains(t, err, "twice")
-
-		retry := func(next message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				if produced, err := next(msg); err == nil {
-					return produced, nil
-				}
-				return next(msg)
-			}
-		}
-		failOnce := func() message.HandlerFunc {
-			calls := 0
-			return func(msg *message.Message) ([]*message.Message, error) {
-				if calls++; calls == 1 {
-					return nil, errHandler
-				}
-				return nil, write(h, msg)
-			}
-		}
-		_, err = chain(failOnce(), newTx(t, h, middleware.TxConfig{}), retry, once)(msg)
-		require.ErrorContains(t, err, "twice")
-		assert.Zero(t, effects(t, h, msg))
-		assert.Zero(t, h.count(t, "select count(*) from inbox"))
-
-		for _, outside := range [][]message.HandlerMiddleware{
-			append([]message.HandlerMiddleware{retry}, stack(t, h, middleware.StackConfig{})...),
-			append(append([]message.HandlerMiddleware{}, stack(t, h, middleware.StackConfig{})[0], retry),
-				stack(t, h, middleware.StackConfig{})[1:]...),
-		} {
-			msg := newMessage("")
-			_, err = chain(failOnce(), outside...)(msg)
-			require.NoError(t, err)
-			assert.Equal(t, 1, effects(t, h, msg))
-		}
-	})
+		_, err = chain(failOnce(), outside...)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, effects(t, h, msg))
+	}
 }
 
 func TestInboxContentCheck(t *testing.T) {
@@ -254,22 +251,21 @@ func TestInboxContentCheck(t *testing.T) {
 }
 
 func TestInboxWithOtherTables(t *testing.T) {
-	forEachHandle(t, func(t *testing.T, h handle) {
-		names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
-		h.exec(t, `create schema "Shop"`)
-		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
-		handler := book(h)
-		mws := stackFor(t, newOutboxPublisher(t, h.with(t, names)), middleware.StackConfig{
-			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
-		}, nil)
-		_, err := chain(handler, mws...)(newMessage(""))
-		require.NoError(t, err)
-		_, err = chain(failing(handler, outbox.Poison(errHandler)), mws...)(newMessage(""))
-		require.NoError(t, err)
-		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-in"`))
-		assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-out"`))
-		assert.Zero(t, outboxed(t, h)+h.count(t, "select count(*) from inbox"))
-	})
+	h := onPgx(t)
+	names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
+	h.exec(t, `create schema "Shop"`)
+	require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
+	handler := book(h)
+	mws := stackFor(t, newOutboxPublisher(t, h.with(t, names)), middleware.StackConfig{
+		Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
+	}, nil)
+	_, err := chain(handler, mws...)(newMessage(""))
+	require.NoError(t, err)
+	_, err = chain(failing(handler, outbox.Poison(errHandler)), mws...)(newMessage(""))
+	require.NoError(t, err)
+	assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-in"`))
+	assert.Equal(t, 2, h.count(t, `select count(*) from "Shop"."shop-out"`))
+	assert.Zero(t, outboxed(t, h)+h.count(t, "select count(*) from inbox"))
 }
 
 // agedInbox inserts each inbox rows of each kind.
