@@ -1,7 +1,9 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -19,16 +21,39 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// rabbitMQ starts a server for this test. If RabbitMQ is not installed it skips the test, except in CI.
-func rabbitMQ(t testing.TB, settings ...string) *services.RabbitMQ {
+// largestOfRabbitMQ is the message size that the shared server accepts, in bytes.
+const largestOfRabbitMQ = 1000
+
+var startRabbitMQ = shared(func(ctx context.Context) (*services.RabbitMQ, error) {
+	return services.StartRabbitMQ(ctx, services.Options{
+		RabbitMQSettings: []string{fmt.Sprint("max_message_size=", largestOfRabbitMQ)},
+	})
+})
+
+// sharedRabbitMQ returns the server that all tests of the run share. Tests that stop a server start their own.
+func sharedRabbitMQ(t testing.TB) *services.RabbitMQ {
 	t.Helper()
-	server, err := services.StartRabbitMQ(t.Context(), services.Options{RabbitMQSettings: settings})
+	server, err := startRabbitMQ()
+	needsRabbitMQ(t, err)
+	return server
+}
+
+// rabbitMQ starts a server for this test.
+func rabbitMQ(t testing.TB) *services.RabbitMQ {
+	t.Helper()
+	server, err := services.StartRabbitMQ(t.Context(), services.Options{})
+	needsRabbitMQ(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return server
+}
+
+// needsRabbitMQ skips the test if RabbitMQ is not installed, except in CI.
+func needsRabbitMQ(t testing.TB, err error) {
+	t.Helper()
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
 		t.Skip("RabbitMQ is not installed")
 	}
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	return server
 }
 
 // amqpChannel opens a channel. end closes its connection, which requeues all deliveries that were not acked.
@@ -89,7 +114,7 @@ func amqpPublisher(url string) (*amqp.Publisher, error) {
 // watermill-amqp's subscriber reads exactly the published messages, also through an exchange with its own name.
 func TestRabbitMQReachesWatermillsSubscriber(t *testing.T) {
 	extended(t)
-	server := rabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	for name, cfg := range map[string]wmamqp.Config{
 		"queue":  wmamqp.NewDurableQueueConfig(server.URL()),
 		"pubsub": wmamqp.NewDurablePubSubConfig(server.URL(), wmamqp.GenerateQueueNameTopicNameWithSuffix("reports")),
@@ -119,7 +144,7 @@ func TestRabbitMQReachesWatermillsSubscriber(t *testing.T) {
 // among others.
 func TestRabbitMQRefuses(t *testing.T) {
 	extended(t)
-	server := rabbitMQ(t, "max_message_size=1000")
+	server := sharedRabbitMQ(t)
 	pub, err := amqpPublisher(server.URL())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, pub.Close()) }()
@@ -136,8 +161,8 @@ func TestRabbitMQRefuses(t *testing.T) {
 	for range 32 {
 		callers.Go(func() {
 			for i := range 20 {
-				msg := message.NewMessage(watermill.NewUUID(), make([]byte, 1000+i/19)) // the last one is too large
-				if err := pub.Publish(queue, msg); len(msg.Payload) == 1000 {
+				msg := message.NewMessage(watermill.NewUUID(), make([]byte, largestOfRabbitMQ+i/19)) // the last is too large
+				if err := pub.Publish(queue, msg); len(msg.Payload) == largestOfRabbitMQ {
 					assert.NoError(t, err)
 				} else if assert.ErrorContains(t, err, "larger than configured max size") {
 					assert.Equal(t, permanent, verdictOf(err))
@@ -162,7 +187,7 @@ func (a *anyTopology) ExchangeDeclare(ch *amqp091.Channel, name string, cfg wmam
 // TestRabbitMQRefusesAnExchange: a wrong configuration is not a message's fault, and other topics go on.
 func TestRabbitMQRefusesAnExchange(t *testing.T) {
 	extended(t)
-	server := rabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	ch, end, err := amqpChannel(server.URL())
 	require.NoError(t, err)
 	defer end()
@@ -211,7 +236,7 @@ func TestRabbitMQRefusesAnExchange(t *testing.T) {
 // concurrently.
 func TestRabbitMQWithMoreTopicsThanChannels(t *testing.T) {
 	extended(t)
-	server := rabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	const channels, topics = 4, 20
 	cfg := wmamqp.NewDurableQueueConfig(server.URL())
 	cfg.Connection.AmqpConfig = &amqp091.Config{ChannelMax: channels}

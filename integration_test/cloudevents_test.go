@@ -192,7 +192,7 @@ func TestCloudEventsNATS(t *testing.T) {
 // RabbitMQ 4 does; the plugin of RabbitMQ 3 drops them.
 func TestCloudEventsRabbitMQ(t *testing.T) {
 	extended(t)
-	server := rabbitMQ(t)
+	server := sharedRabbitMQ(t)
 	queue := amqpQueue(t, server.URL(), nil)
 	events := amqp.CloudEvents{Source: "/orders"}
 	cfg := amqp.PublisherConfig{Config: wmamqp.NewDurableQueueConfig(server.URL())}
