@@ -168,7 +168,7 @@ const aloneEnv = "OUTBOX_TEST_ALONE"
 // the number of large ones, even while none can be published.
 func TestMemoryOfLargeMessages(t *testing.T) {
 	extended(t)
-	const n, size, room = 32, 16 << 20, 32 << 20
+	const n, size, room = 20, 16 << 20, 32 << 20
 	if url := os.Getenv(aloneEnv); url != "" {
 		forwardAlone(t, url, n)
 		return

@@ -34,7 +34,7 @@ import (
 // meantime.
 func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
 	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {
-		w.send(2000, 100)
+		w.send(1000, 100)
 		var mended atomic.Bool
 		failing := map[string]bool{}
 		bad := 0
@@ -103,7 +103,7 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	startForwarder(t, w.h, quickConfig())
 	startForwarder(t, w.h, quickConfig()) // both report it
 	w.send(1, 1)                          // the blocking message
-	w.send(2000, 1000)
+	w.send(600, 300)
 	var mended atomic.Bool
 	observer, err := prom.NewObserver(prom.ObserverConfig{})
 	require.NoError(t, err)

@@ -62,7 +62,7 @@ func TestInboundBrokerRestart(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	restarted := func(t *testing.T, w *inboundWorld, leave func() error, restart func(context.Context) error) {
-		w.send(2000, 200)
+		w.send(1000, 100)
 		w.serve(w.config(), work)
 		w.await(w.settled / 4)
 		require.NoError(t, leave())
@@ -271,7 +271,7 @@ func TestInboundOrderUnderRebalance(t *testing.T) {
 func TestInboundControlWithoutKeys(t *testing.T) {
 	extended(t)
 	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {
-		w.send(1000, 20)
+		w.send(300, 20)
 		c := w.config()
 		c.Unordered = true
 		w.serve(c, work)

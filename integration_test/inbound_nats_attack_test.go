@@ -91,7 +91,7 @@ func TestJetStreamConsumerIsMoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newJetStreamWorld(t, natsServer(t).URL())
-			w.send(1500, 100)
+			w.send(600, 100)
 			w.serve(w.config(), work)
 			w.await(200)
 			require.NoError(t, move(w, w.consumer().Name))
@@ -120,7 +120,7 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newJetStreamWorld(t, natsServer(t).URL())
-			w.send(800, 100)
+			w.send(500, 100)
 			w.serve(w.config(), work)
 			w.serve(w.config(), work) // a standby
 			w.await(200)

@@ -48,6 +48,7 @@ func TestJetStreamClose(t *testing.T) {
 func TestInboundBounds(t *testing.T) {
 	extended(t)
 	t.Parallel()
+	const n = 800
 	ahead := func(c *inboundConfig) { c.MaxAhead = 100 }
 	for name, tt := range map[string]struct {
 		nats   bool
@@ -55,7 +56,7 @@ func TestInboundBounds(t *testing.T) {
 		most   int
 		reason meter.PauseReason
 	}{
-		"Kafka, messages":     {false, ahead, 2000, meter.PausedByHandlers},
+		"Kafka, messages":     {false, ahead, n, meter.PausedByHandlers}, // a fetch has all of them
 		"JetStream, messages": {true, ahead, 100, meter.PausedByHandlers},
 		"JetStream, bytes": { // plus two pulls
 			true, func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, meter.PausedByBytes,
@@ -70,7 +71,7 @@ func TestInboundBounds(t *testing.T) {
 			} else {
 				w = newInboundWorld(t, 1)
 			}
-			w.send(2000, 1000)
+			w.send(n, n/2)
 			c := w.config()
 			tt.set(&c)
 			seen := &seenPartitions{}
@@ -88,7 +89,7 @@ func TestInboundBounds(t *testing.T) {
 			})
 			eventually(t, func() bool {
 				return seen.any(func(p meter.PartitionState) bool {
-					return p.Paused == tt.reason && p.Running == 16 && p.PausedFor > 3*c.AckWait/2 && p.Lag == 2000
+					return p.Paused == tt.reason && p.Running == 16 && p.PausedFor > 3*c.AckWait/2 && p.Lag == n
 				})
 			}, "it pauses for longer than an owner may be silent while all slots are in use, and stays the owner")
 			close(release)

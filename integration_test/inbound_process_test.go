@@ -79,12 +79,13 @@ func TestInboundOrderUnderKill(t *testing.T) {
 	for name, batch := range map[string]bool{"one by one": false, "in batches": true} {
 		t.Run(name, func(t *testing.T) {
 			onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
-				w.send(rounds(4000, 50_000), 400)
+				n := rounds(2000, 50_000)
 				c := w.config()
 				if c.Batch = batch; batch {
-					c.Concurrency = 500
+					n, c.Concurrency = 2*n, 500
 				}
-				kills := rounds(3, 15)
+				w.send(n, 400)
+				kills := rounds(2, 15)
 				live := []*process{w.spawn(c), w.spawn(c)}
 				for kill := 1; kill <= kills; kill++ {
 					w.await(kill * w.settled / (kills + 2))
@@ -106,7 +107,7 @@ func TestInboundOrderUnderKill(t *testing.T) {
 func TestInboundOrderUnderStop(t *testing.T) {
 	extended(t)
 	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
-		w.send(rounds(3000, 30_000), 300)
+		w.send(rounds(1500, 30_000), 300)
 		frozen := w.spawn(w.config())
 		stops := rounds(1, 4)
 		for stop := 1; stop <= stops; stop++ {
