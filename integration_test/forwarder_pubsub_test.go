@@ -28,13 +28,22 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// suiteChild makes a process run one of Watermill's suites itself.
-const suiteChild = "OUTBOX_PUBSUB_SUITE"
+// suiteChild makes a process run one of Watermill's suites itself, with the broker at this address, if not suiteAlone.
+const (
+	suiteChild = "OUTBOX_PUBSUB_SUITE"
+	suiteAlone = "alone"
+)
 
 // runSuite runs the calling test again in a child process, which runs Watermill's suite, because only its output shows
 // which tests of the suite were skipped. It returns true in the child. These tests do not run in parallel with others:
 // the suite has its own time limits, which fail under load.
 func runSuite(t *testing.T, wantSkipped ...string) bool {
+	return runSuiteOn(t, suiteAlone, wantSkipped...)
+}
+
+// runSuiteOn is runSuite with the address of a broker, which the child finds in suiteChild. A broker that the child
+// started would take long and count as a leak.
+func runSuiteOn(t *testing.T, broker string, wantSkipped ...string) bool {
 	if os.Getenv(suiteChild) != "" {
 		return true
 	}
@@ -43,7 +52,7 @@ func runSuite(t *testing.T, wantSkipped ...string) bool {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), suiteChild+"=1")
+	cmd.Env = append(os.Environ(), suiteChild+"="+broker)
 	// The exit code also covers goroutines that the suite itself leaks; suiteLeaks checks ours.
 	output, err := cmd.CombinedOutput()
 	if !bytes.Contains(output, []byte("\n--- PASS: "+t.Name()+" (")) {
@@ -66,9 +75,14 @@ func runSuite(t *testing.T, wantSkipped ...string) bool {
 	return false
 }
 
-// suiteLeaks fails the test if it leaks goroutines that are not the suite's.
+// suiteLeaks fails the test if it leaks goroutines that are neither the suite's nor those of the server of Postgres.
 func suiteLeaks(t *testing.T) {
 	postgresServer(t)
+	brokerSuiteLeaks(t)
+}
+
+// brokerSuiteLeaks is suiteLeaks for a test without Postgres.
+func brokerSuiteLeaks(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
 	multiplier := "github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func"
 	t.Cleanup(func() {

@@ -179,18 +179,22 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 // group resumes where it stopped, and TestInboundBrokerRestart restarts the broker.
 func TestPubSubOfKafkaSubscriber(t *testing.T) {
 	extended(t)
-	server := kafkaServer(t)
-	if server.Fake() {
-		t.Skip("a fake broker proves nothing about groups")
+	broker := os.Getenv(suiteChild)
+	if broker == "" {
+		server := kafkaServer(t)
+		if server.Fake() {
+			t.Skip("a fake broker proves nothing about groups")
+		}
+		broker = server.Brokers()[0]
 	}
-	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
+	if !runSuiteOn(t, broker, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}
-	suiteLeaks(t)
+	brokerSuiteLeaks(t)
 	pubSubInOrder(t, func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		logger := watermill.NewStdLogger(false, false)
 		pub, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-			Brokers: server.Brokers(),
+			Brokers: []string{broker},
 			Marshaler: wmkafka.NewWithPartitioningMarshaler(func(string, *message.Message) (string, error) {
 				return "one", nil
 			}),
@@ -201,7 +205,7 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 		settings.Consumer.Offsets.AutoCommit.Interval = 100 * time.Millisecond
 		sub, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 			SubscriberConfig: wmkafka.SubscriberConfig{
-				Brokers: server.Brokers(), Unmarshaler: wmkafka.DefaultMarshaler{}, ConsumerGroup: group,
+				Brokers: []string{broker}, Unmarshaler: wmkafka.DefaultMarshaler{}, ConsumerGroup: group,
 				OverwriteSaramaConfig:  settings,
 				InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 4, ReplicationFactor: 1},
 			},
@@ -216,17 +220,15 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 // subscription resumes where the consumer stopped, and TestInboundBrokerRestart stops the server.
 func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 	extended(t)
-	const suiteServer = "OUTBOX_PUBSUB_NATS" // set by the parent: a server started here would count as a leak
-	url := os.Getenv(suiteServer)
+	url := os.Getenv(suiteChild)
 	if url == "" {
 		url = natsServer(t).URL()
-		t.Setenv(suiteServer, url)
 	}
-	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
+	if !runSuiteOn(t, url, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}
 	_, _, prefix := natsStream(t, url, nil)
-	suiteLeaks(t)
+	brokerSuiteLeaks(t)
 	pubSubInOrder(t, func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		logger := watermill.NewStdLogger(false, false)
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: url}, logger)
