@@ -79,7 +79,7 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 			w.check("killed at " + step)
 		}
 	}
-	for i := range rounds(4, 200) {
+	for i := range rounds(2, 200) {
 		victim := w.start(cfg)
 		<-time.After(rand.N(time.Second))
 		victim.kill()
