@@ -69,14 +69,12 @@ type draining struct {
 	began  int       // clock
 	at     time.Time // rows due at that time must be read; zero = none
 	others bool
+	paused []string // topics that it returned
 }
 
 // drain calls Drain.
-func (f *forwarder) drain() {
-	if len(f.drains) > 1 {
-		return
-	}
-	d := draining{f.m.db.tick(), f.m.db.now, f.m.side.IntN(2) == 0}
+func (f *forwarder) drain(others bool) {
+	d := draining{began: f.m.db.tick(), at: f.m.db.now, others: others}
 	id := f.coordinator.DrainBegins(d.others)
 	f.drains[id] = d
 	f.logf("drain %d begins, others %v", id, d.others)
@@ -99,16 +97,16 @@ func (f *forwarder) drained(d coordinator.Drained) {
 		f.m.failf("forwarder %d completes a Drain while a dead forwarder's lease has not expired", f.id)
 	case len(f.toLoad()) > 0:
 		f.m.failf("forwarder %d completes a Drain while lanes load: %v", f.id, f.toLoad())
-	case len(d.Paused) > 0:
+	default:
+		if _, missing := f.coordinator.Owned(); missing {
+			f.m.failf("forwarder %d completes a Drain while lanes are missing from its share", f.id)
+		}
 		for _, topic := range d.Paused {
 			if !slices.Contains(f.paused, topic) {
 				f.m.failf("forwarder %d ends a Drain for topic %s, which no operator has paused", f.id, topic)
 			}
 		}
-	default:
-		if _, missing := f.coordinator.Owned(); missing {
-			f.m.failf("forwarder %d completes a Drain while lanes are missing from its share", f.id)
-		}
+		call.paused = d.Paused
 		f.checkArrived("completes a Drain", call, func(lane int16) dispatch.Assignment { return f.term(lane) })
 	}
 }

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
@@ -83,19 +84,20 @@ func (f *forwarder) checkQuiet(r *reading) {
 	}
 }
 
-// checkArrived checks that all due messages committed before some moment have arrived, in the lanes being read.
+// checkArrived checks that all due messages committed before some moment have arrived, in the lanes being read: also
+// those that an operator requeued before it, but not those behind one that waits for a retry or a paused topic.
 func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) dispatch.Assignment) {
 	if !f.m.calm {
 		return // another owner may have settled the blocked row of a key
 	}
 	held := map[string]bool{}
 	for _, msg := range f.m.db.table {
-		if f.waitsFor(msg) {
+		if f.waitsFor(msg, d) {
 			held[msg.key] = msg.key != ""
 		}
 	}
 	for _, msg := range f.m.db.table {
-		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] || f.waitsFor(msg) {
+		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] || f.waitsFor(msg, d) {
 			continue
 		}
 		due := msg.due.IsZero() || msg.attempts > 0 && msg.key != "" || !msg.due.After(d.at)
@@ -106,12 +108,22 @@ func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) 
 }
 
 // waitsFor reports whether a message waits for its retry, as far as the forwarder knows, or for an operator.
-func (f *forwarder) waitsFor(msg *record) bool {
-	if !msg.visible() || msg.published || msg.attempts == 0 && !msg.dead {
-		return false
-	}
+func (f *forwarder) waitsFor(msg *record, d draining) bool {
 	due, told := f.due[msg.uuid]
-	return msg.dead && f.m.db.blockKeyOnDead || !msg.dead && (!told || msg.delayed || msg.excused || due.After(f.m.db.now))
+	switch {
+	case msg.visible() && !msg.published && msg.dead && f.m.db.blockKeyOnDead:
+		return true
+	case msg.acted > 0 && !msg.pending(): // its key waits until the maintainer notices it
+		t := f.term(msg.lane)
+		return f.dispatcher.Knows(t, msg.id) || slices.Contains(f.dispatcher.WaitingIDs(t), msg.id)
+	case !msg.pending():
+		return false
+	case slices.Contains(d.paused, msg.topic), !msg.due.IsZero() && slices.Contains(f.paused, msg.topic):
+		return true // a topic may go unnamed if all its messages are behind more due ones than a read returns
+	case msg.acted > 0: // if it is not due, only the sweep finds it
+		return msg.acted > d.began || msg.due.IsZero() || msg.due.After(d.at)
+	}
+	return msg.attempts > 0 && (!told || msg.delayed || due.After(f.m.db.now))
 }
 
 // checkStopped checks that a stop left nothing behind.

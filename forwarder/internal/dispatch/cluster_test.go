@@ -106,7 +106,7 @@ func (d *database) changeLane(n int16, row laneRow) lease.Assignment {
 
 // operate changes a message as an operator or foreign SQL may, and returns a description.
 func (d *database) operate(m *record) string {
-	m.excused, m.batch = true, 0
+	m.acted, m.batch = d.tick(), 0
 	do := func(what string, change func(*record)) string {
 		d.change([]*record{m}, change)
 		return fmt.Sprintf("%s %v", what, m)
@@ -146,7 +146,7 @@ func (d *database) together(key string) (again []*record) {
 	}
 	d.batches++
 	for _, m := range again {
-		m.excused, m.replayed = true, m.replayed || m.published
+		m.acted, m.replayed = d.tick(), m.replayed || m.published
 	}
 	d.change(again, func(m *record) {
 		m.published, m.dead, m.due, m.attempts, m.batch = false, false, d.now, 1, d.batches

@@ -60,7 +60,7 @@ type record struct {
 	tx       *transaction
 	inserted int  // clock
 	delayed  bool // no later message waits for it
-	excused  bool // not ordered: changed by an operator
+	acted    int  // clock, when an operator last changed it: it is not ordered; 0 = never
 	state
 	what
 }

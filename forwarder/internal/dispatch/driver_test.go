@@ -155,8 +155,8 @@ func (f *forwarder) standsStill() bool {
 
 // step lets one of the goroutines make a step.
 func (f *forwarder) step() {
-	if f.m.edges && f.m.side.IntN(100) < 5 {
-		f.drain()
+	if f.m.edges && f.m.side.IntN(100) < 5 && len(f.drains) < 2 {
+		f.drain(f.m.side.IntN(2) == 0)
 	}
 	switch p := f.m.rng.IntN(100); {
 	case p < 30:

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
@@ -56,7 +57,7 @@ const (
 	operators trouble = "operators"
 	outage    trouble = "outage"    // of a topic, and operators
 	blindness trouble = "blindness" // in an outage with errors that have no verdict
-	drains    trouble = "drains"    // of forwarders that nothing disturbs
+	drains    trouble = "drains"    // of forwarders that nothing disturbs, or only operators
 )
 
 var troubles = []trouble{whatever, theft, crashes, operators, outage, blindness, drains}
@@ -70,7 +71,8 @@ func (v variant) among(m *model) {
 	switch v.trouble {
 	case drains:
 		m.allLanes = true
-		m.edges, m.crashes, m.operators, m.kills, m.ignoreLease = true, false, false, false, false
+		m.edges, m.crashes, m.kills, m.ignoreLease = true, false, false, false
+		m.operators = rand.New(rand.NewPCG(m.seed, 4)).IntN(2) == 1
 	case theft:
 		m.kills = true
 	case crashes:
