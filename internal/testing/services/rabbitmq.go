@@ -105,6 +105,7 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	if err := r.launch(ctx); err != nil {
 		return nil, errors.Join(err, r.endNames())
 	}
+	register(r)
 	opts.say("rabbitmq from %s on %s", script, address(r.port))
 	return r, nil
 }
@@ -114,6 +115,7 @@ func (r *RabbitMQ) URL() string { return r.url }
 
 // Close ends the server for good and removes its data. Later calls do nothing.
 func (r *RabbitMQ) Close() error {
+	defer unregister(r)
 	return errors.Join(r.daemon.Close(), r.endNames())
 }
 
