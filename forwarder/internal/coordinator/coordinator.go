@@ -78,7 +78,7 @@ func (c *Coordinator) Effects(now time.Time) Effects {
 	if f.Settle {
 		e.Wake |= WakeSettler
 	}
-	tick, read := c.dispatcher.Due()
+	tick, read := c.dispatcher.NextTimes()
 	if f.Read || c.readsSooner(read) {
 		c.reads.wanted = c.reads.wanted || f.Read
 		e.Wake |= WakeReader

@@ -306,7 +306,7 @@ func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
 	d.now = d.now.Add(time.Hour) // the message is due
 	d.ReadFailed(d.now, d.begin(), true, time.Second)
 	d.PlanRead(d.now, false)
-	if _, due := d.dispatcher.Due(); due.IsZero() || due.After(d.now) {
+	if _, due := d.dispatcher.NextTimes(); due.IsZero() || due.After(d.now) {
 		t.Fatalf("nothing is due: %s", due)
 	}
 	if d.Effects(d.now).Wake&WakeReader != 0 {

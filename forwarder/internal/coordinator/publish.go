@@ -49,7 +49,7 @@ func (c *Coordinator) TimedOut(now time.Time, call *dispatch.Call, r dispatch.Re
 func (c *Coordinator) Tick(now time.Time) (rest time.Duration) {
 	c.dispatcher.Tick(now)
 	c.tickAt = now.Add(time.Hour)
-	if at, _ := c.dispatcher.Due(); !at.IsZero() && at.Before(c.tickAt) {
+	if at, _ := c.dispatcher.NextTimes(); !at.IsZero() && at.Before(c.tickAt) {
 		c.tickAt = at
 	}
 	return max(0, c.tickAt.Sub(now))

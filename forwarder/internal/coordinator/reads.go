@@ -93,7 +93,7 @@ func (c *Coordinator) nextRead(now time.Time) time.Time {
 	if c.reads.wanted {
 		sooner(now)
 	}
-	if _, due := c.dispatcher.Due(); !due.IsZero() {
+	if _, due := c.dispatcher.NextTimes(); !due.IsZero() {
 		sooner(due)
 	}
 	for _, d := range c.drains {

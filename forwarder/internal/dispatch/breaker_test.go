@@ -46,7 +46,7 @@ func (d *desk) tried() *dispatch.Call {
 		if c := d.next(); c != nil {
 			return c
 		}
-		_, read := d.b.Due()
+		_, read := d.b.NextTimes()
 		d.tick(max(0, read.Sub(d.now)))
 	}
 	d.t.Fatal("it reads and reads")

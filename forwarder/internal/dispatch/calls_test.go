@@ -205,7 +205,7 @@ func TestDue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{PublishTimeout: 10 * time.Second})
 	due := func(tick, read time.Duration) {
 		t.Helper()
-		gotTick, gotRead := d.b.Due()
+		gotTick, gotRead := d.b.NextTimes()
 		for _, x := range []struct {
 			got  time.Time
 			want time.Duration

@@ -19,7 +19,7 @@ func (f *forwarder) checkSignals(e coordinator.Effects) {
 			f.m.failf("forwarder %d: lane %d may be released, but the rebalancer is not woken", f.id, t.Lane)
 		}
 	}
-	tick, read := f.dispatcher.Due()
+	tick, read := f.dispatcher.NextTimes()
 	if e.Wake&coordinator.WakeTimer != 0 {
 		f.tickAt = tick
 	}

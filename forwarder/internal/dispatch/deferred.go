@@ -7,8 +7,8 @@ import (
 
 // Rows that were read and cannot be kept yet are dropped: they are deferred, and read again when they may continue. The
 // dispatcher does not remember their ids, only the lowest id from which to read again: of a key that is blocked, or has
-// enough rows in memory (key.low), and of a topic that is closed (topic.low, in each lane). A key that has a row on a
-// closed topic waits for it, with all later rows on any topic (lane.waits).
+// enough rows in memory (key.low), and of a topic that is closed (topic.deferredFrom, in each lane). A key that has a
+// row on a closed topic waits for it, with all later rows on any topic (lane.waits).
 //
 // Each read catches up with some of them: in some lanes, starting at the lowest ids, it also returns the rows of such
 // keys, or all rows for topics that are open again, in the same snapshot as the new rows. Up to the point that it
@@ -48,21 +48,21 @@ const (
 
 // lowIn returns the id from which a topic must be caught up in a lane, or 0.
 func (t *topic) lowIn(l *lane) int64 {
-	if t.low == nil {
+	if t.deferredFrom == nil {
 		return 0
 	}
-	return t.low[l.assignment.Lane]
+	return t.deferredFrom[l.assignment.Lane]
 }
 
 func (t *topic) setLow(l *lane, id int64) {
-	if t.low == nil {
-		t.low = new([Lanes]int64)
+	if t.deferredFrom == nil {
+		t.deferredFrom = new([Lanes]int64)
 	}
-	t.low[l.assignment.Lane] = id
+	t.deferredFrom[l.assignment.Lane] = id
 	if bit := uint64(1) << l.assignment.Lane; id != 0 {
-		t.lanes |= bit
+		t.deferredIn |= bit
 	} else {
-		t.lanes &^= bit
+		t.deferredIn &^= bit
 	}
 }
 
@@ -201,7 +201,7 @@ func (d *Dispatcher) requestCatchUp(a *Request, room int) (most int) {
 		if t.closed {
 			continue
 		}
-		for lanes := t.lanes; lanes != 0; lanes &= lanes - 1 {
+		for lanes := t.deferredIn; lanes != 0; lanes &= lanes - 1 {
 			l := d.lanes[bits.TrailingZeros64(lanes)]
 			c.All |= 1 << l.assignment.Lane
 			c.topics = append(c.topics, topicInLane{t, l.assignment})
@@ -362,7 +362,7 @@ func (d *Dispatcher) endTopicWaits(t *topic, l *lane) {
 func (d *Dispatcher) resetDeferredRows() {
 	var lanes uint64
 	for _, t := range d.degraded {
-		lanes |= t.lanes
+		lanes |= t.deferredIn
 	}
 	for n, l := range d.lanes {
 		if l != nil && l.deferredKeys == 0 && lanes>>n&1 == 0 {

@@ -127,8 +127,8 @@ type Dispatcher struct {
 	wantDue   dueRows // the next read with room must look for these
 	delayed   []*key  // keys that are or were blocked, with many delayed rows: reads leave these out
 
-	nextRetry  time.Time // the earliest of all lanes, unless it is
-	retryMoved bool      // out of date
+	nextRetry  time.Time // the earliest retry of all lanes, unless retryMoved is set
+	retryMoved bool      // nextRetry must be computed again
 	hadRoom    bool
 	wantRead   bool // as soon as there is room
 	effects    Effects
@@ -173,7 +173,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, t := range d.degraded {
-		switch waits := t.paused || t.lanes|t.dueDropped != 0 || !t.closed && t.dueUnseen != 0 || d.isOverdue(t); {
+		switch waits := t.paused || t.deferredIn|t.dueDropped != 0 || !t.closed && t.dueUnseen != 0 || d.isOverdue(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:

@@ -318,7 +318,7 @@ func (d *desk) drain() []int64 {
 			d.returned(c, dispatch.OK)
 		}
 		d.settle()
-		if tick, _ := d.b.Due(); !tick.IsZero() && !tick.After(d.now) {
+		if tick, _ := d.b.NextTimes(); !tick.IsZero() && !tick.After(d.now) {
 			d.tick(0)
 		}
 		if len(d.sent) == before && !d.read().More && d.last.Publish == 0 {

@@ -39,7 +39,7 @@ func (d *Dispatcher) probeIsDue(t *topic) bool {
 }
 
 // isWaitedFor reports whether keys or overdue blocked rows wait for a topic.
-func (d *Dispatcher) isWaitedFor(t *topic) bool { return t.lanes != 0 || d.isOverdue(t) }
+func (d *Dispatcher) isWaitedFor(t *topic) bool { return t.deferredIn != 0 || d.isOverdue(t) }
 
 // requestProbes requests the probes that are due. retries means that a blocked row may be one.
 func (d *Dispatcher) requestProbes(a *Request, retries bool) {
@@ -134,9 +134,9 @@ func (d *Dispatcher) addOrphan(l *lane, r *Row) {
 	}
 }
 
-// Due returns when Tick must be called next, and when to read without other reason; zero = never. Both may be in the
-// past.
-func (d *Dispatcher) Due() (tick, read time.Time) {
+// NextTimes returns when Tick must be called next, and when to read without other reason; zero = never. Both may be in
+// the past.
+func (d *Dispatcher) NextTimes() (tick, read time.Time) {
 	sooner := func(at *time.Time, t time.Time) {
 		if at.IsZero() || t.Before(*at) {
 			*at = t

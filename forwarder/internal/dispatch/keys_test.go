@@ -374,7 +374,7 @@ func TestRetryWithoutAKeyIsReadByID(t *testing.T) {
 	d.settle()
 	d.read()
 	d.none()
-	if _, read := d.b.Due(); !read.Equal(d.now.Add(time.Second)) {
+	if _, read := d.b.NextTimes(); !read.Equal(d.now.Add(time.Second)) {
 		t.Fatalf("it is read at %v, %v from now", read, read.Sub(d.now))
 	}
 	if n := d.b.BlockedKeys(); n != 0 {
@@ -466,7 +466,7 @@ func TestRetriesLeaveRoomForNewRows(t *testing.T) {
 		d.put(0, "", "up", ids(401, 1000)...)
 		clear(counts)
 		for counts["refuses"] < 300 {
-			for _, at := d.b.Due(); (d.b.HasRoom() || !at.After(d.now)) && d.read().Added > 0; _, at = d.b.Due() {
+			for _, at := d.b.NextTimes(); (d.b.HasRoom() || !at.After(d.now)) && d.read().Added > 0; _, at = d.b.NextTimes() {
 			}
 			publish()
 			d.settle()

@@ -123,7 +123,7 @@ func (m *model) pass() {
 			m.db.now = soon
 			return
 		}
-		tick, read := f.dispatcher.Due()
+		tick, read := f.dispatcher.NextTimes()
 		for _, t := range []time.Time{tick, read, f.readAt} {
 			if !t.IsZero() && t.Before(next) {
 				next = t

@@ -80,7 +80,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.tick(time.Second)
 		d.timesOut(dispatch.Unavailable) // it is paused, and has no slot for a probe
 		d.tick(time.Minute)
-		if _, read := d.b.Due(); !read.IsZero() {
+		if _, read := d.b.NextTimes(); !read.IsZero() {
 			t.Fatal("a read is wanted for the probe")
 		}
 		d.read()
@@ -88,7 +88,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.marks[0] = 1
 		d.want(d.drain(), 2)
 		d.returned(c, dispatch.Unavailable) // late
-		if _, read := d.b.Due(); read.IsZero() {
+		if _, read := d.b.NextTimes(); read.IsZero() {
 			t.Fatal("no read is wanted for the probe")
 		}
 		d.read()

@@ -26,11 +26,11 @@ func (d *Dispatcher) forgetDegraded() {
 		if !t.paused && !t.byOperator {
 			t.dueUnseen &= owned // others load requeued rows when they take a lane
 		}
-		if t.paused || t.byOperator || t.slow || t.exhausted || t.lanes != 0 || t.dueUnseen != 0 {
+		if t.paused || t.byOperator || t.slow || t.exhausted || t.deferredIn != 0 || t.dueUnseen != 0 {
 			kept = append(kept, t)
 			continue
 		}
-		t.degraded, t.low, t.candidates = false, nil, nil
+		t.degraded, t.deferredFrom, t.candidates = false, nil, nil
 		d.forgetTopic(t)
 	}
 	clear(d.degraded[len(kept):])

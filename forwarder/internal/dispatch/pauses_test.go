@@ -34,7 +34,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	}
 
 	d.tick(time.Second)
-	if _, read := d.b.Due(); read.After(d.now) {
+	if _, read := d.b.NextTimes(); read.After(d.now) {
 		t.Fatal("the probe is not read")
 	}
 	d.read()
@@ -187,7 +187,7 @@ func TestPauseEndsWithTheLanes(t *testing.T) {
 	d.returned(d.next(1), dispatch.Unavailable)
 	d.b.LanesLost(d.terms[0])
 	d.after()
-	if tick, _ := d.b.Due(); !tick.Equal(d.now.Add(time.Second)) || !d.b.Quiet() {
+	if tick, _ := d.b.NextTimes(); !tick.Equal(d.now.Add(time.Second)) || !d.b.Quiet() {
 		t.Fatalf("tick %v", tick)
 	}
 	d.tick(time.Second)
@@ -211,7 +211,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	if d.b.Quiet() {
 		t.Fatal("quiet while a topic is paused by an operator")
 	}
-	if tick, read := d.b.Due(); !read.IsZero() || !tick.After(d.now) {
+	if tick, read := d.b.NextTimes(); !read.IsZero() || !tick.After(d.now) {
 		t.Fatalf("tick %v, read %v, although no probe is due", tick, read)
 	}
 	d.reports = nil

@@ -64,8 +64,8 @@ type Found struct {
 type Progress struct {
 	Added   int  // new rows in memory
 	More    bool // there is something to ask for immediately
-	ManyDue bool // there may be more due rows
-	Hidden  bool // and the next read sees more of them
+	ManyDue bool // a lane returned as many due rows as it may
+	Hidden  bool // the next read may return more of them
 }
 
 // ReadBegins forgets settled rows, and returns what to read. One read at a time; RowsRead or ReadFailed ends it.
@@ -250,8 +250,8 @@ func (d *Dispatcher) acceptReady(rows []*Row) {
 	}
 }
 
-// acceptDue accepts due rows. A lane hides more rows if it returned as many as it may, and may return more next time.
-// If not, and nothing was new, it is not worth reading again soon.
+// acceptDue accepts due rows. many means that a lane returned as many as it may, so there may be more; hidden, that its
+// next read may return more of them. If no limit can grow and no row was kept, reading again soon is useless.
 func (d *Dispatcher) acceptDue(a Request, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
 	blocked := map[*key]int{}
@@ -328,7 +328,7 @@ func (d *Dispatcher) wantsRead() bool {
 		if slices.ContainsFunc(d.lanes[:], func(l *lane) bool { return l != nil && l.toCatchUp.front != nil }) {
 			return true
 		}
-		return slices.ContainsFunc(d.degraded, func(t *topic) bool { return !t.closed && t.lanes != 0 })
+		return slices.ContainsFunc(d.degraded, func(t *topic) bool { return !t.closed && t.deferredIn != 0 })
 	}
 	return false
 }

@@ -117,7 +117,7 @@ func (n *recount) topic(t *topic, c *counted) {
 	n.ready += queued
 	n.lows(t)
 	n.want(t.degraded == slices.Contains(n.b.degraded, t), "topic %v: degraded %v", t, t.degraded)
-	n.want(t.degraded || !t.paused && !t.byOperator && !t.slow && t.lanes == 0,
+	n.want(t.degraded || !t.paused && !t.byOperator && !t.slow && t.deferredIn == 0,
 		"topic %v: is degraded but not listed", t)
 }
 
@@ -145,12 +145,12 @@ func (n *recount) queue(t *topic, queue *list[Call, *Call]) (queued int) {
 func (n *recount) lows(t *topic) {
 	lanes := uint64(0)
 	for i, l := range n.b.lanes {
-		if t.low != nil && t.low[i] != 0 {
+		if t.deferredFrom != nil && t.deferredFrom[i] != 0 {
 			lanes |= 1 << i
 			n.want(l != nil && !l.releasing, "topic %v: rows are deferred in lane %d, which has been released", t, i)
 		}
 	}
-	n.want(lanes == t.lanes, "topic %v: lanes %b, counted %b", t, t.lanes, lanes)
+	n.want(lanes == t.deferredIn, "topic %v: lanes %b, counted %b", t, t.deferredIn, lanes)
 }
 
 func (n *recount) lane(l *lane) {

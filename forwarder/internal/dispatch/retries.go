@@ -26,8 +26,7 @@ type blockedRow struct {
 	waitsForRows    bool // its time has come, and it waits for rows of its key that have lower ids
 }
 
-// retryIsDue reports whether the next read should ask for a blocked row of a lane: the last one may have begun before
-// its time.
+// retryIsDue reports whether a retry of the lane is due. A read in flight may have begun before that.
 func (d *Dispatcher) retryIsDue(l *lane) bool {
 	return len(l.retries) > 0 && !l.retries[0].due.After(d.now)
 }
@@ -189,7 +188,7 @@ func (d *Dispatcher) requestRetry(a *Request, l *lane, b *blockedRow) {
 			d.waitForTopic(l, b, t)
 			return
 		}
-		if t.lanes != 0 && t.failures%2 == 1 { // the turn of a waiting key, which may not have failed before
+		if t.deferredIn != 0 && t.failures%2 == 1 { // the turn of a waiting key, which may not have failed before
 			d.recheckAt(l, b, d.now.Add(recheckAfter))
 			return
 		}

@@ -86,21 +86,13 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		return false
 	}
 	k := l.keyOf(r.Key)
-	switch before := !due && k.goesBefore(r.ID); {
-	case due && (t.closed || !d.keepsDue(l, r)):
-		t.dropDue(l)
-		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds. So does a row
-		// above the cursor, or they would be read for each row of a backlog.
-		k.moreDue = !t.closed && len(k.blockedIDs) == 0 && r.ID <= l.cursor
-		d.forgetIdleKey(k)
-		return false
-	case due && noRoom: // the next read of due rows wants its payload, or comes when there is room
-		d.readDue(dueOfOpen)
-		d.forgetIdleKey(k)
-		return false
+	if due {
+		return d.acceptDueOfKey(l, k, r, noRoom)
+	}
+	switch before := k.goesBefore(r.ID); {
 	case !before && d.defers(k, r.ID):
 		k.deferFrom(r.ID)
-	case !due && !l.mayPublish(t, r.ID):
+	case !l.mayPublish(t, r.ID):
 		d.deferForTopic(l, t, r, false)
 		if before {
 			d.deferQueue(k)
@@ -110,9 +102,26 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 			d.deferQueue(k)
 		}
 	default:
-		return d.addToKey(k, r, due)
+		return d.addToKey(k, r, false)
 	}
 	d.advance(k)
+	return false
+}
+
+// acceptDueOfKey accepts a due row of a key.
+func (d *Dispatcher) acceptDueOfKey(l *lane, k *key, r *Row, noRoom bool) (kept bool) {
+	switch t := d.topicOf(r.Topic); {
+	case t.closed || !d.keepsDue(l, r):
+		t.dropDue(l)
+		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds. So does a row
+		// above the cursor, or they would be read for each row of a backlog.
+		k.moreDue = !t.closed && len(k.blockedIDs) == 0 && r.ID <= l.cursor
+	case noRoom: // the next read of due rows wants its payload, or comes when there is room
+		d.readDue(dueOfOpen)
+	default:
+		return d.addToKey(k, r, true)
+	}
+	d.forgetIdleKey(k)
 	return false
 }
 

@@ -32,11 +32,11 @@ type topic struct {
 
 	unknown, publisher *failures // of this topic, and of all topics of its publisher
 
-	dueUnseen  uint64        // lanes in which rows requeued while it was paused are unknown
-	dueDropped uint64        // lanes in which rows that fell due were dropped since it closed
-	lanes      uint64        // in which rows were deferred for it,
-	low        *[Lanes]int64 // and from which id on: all of its rows are deferred from there
-	degraded   bool          // on the dispatcher's list
+	dueUnseen    uint64        // lanes in which rows requeued while it was paused are unknown
+	dueDropped   uint64        // lanes in which rows that fell due were dropped since it closed
+	deferredIn   uint64        // lanes in which rows were deferred for it
+	deferredFrom *[Lanes]int64 // lowest id of those: all of its rows are deferred from there on
+	degraded     bool          // on the dispatcher's list
 
 	rejectionReported time.Time // when a rejection was last reported
 }
@@ -84,7 +84,7 @@ func (d *Dispatcher) update(t *topic) {
 	if t.paused && !t.unclassified || t.byOperator {
 		t.dueUnseen = ^uint64(0) // until it is open and a read has covered them
 	}
-	if t.closed && !closed && t.lanes|t.dueUnseen != 0 {
+	if t.closed && !closed && t.deferredIn|t.dueUnseen != 0 {
 		d.wantRead = true
 	}
 	if t.closed = closed; !closed {
