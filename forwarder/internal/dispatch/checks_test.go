@@ -16,6 +16,7 @@ func (f *forwarder) cutOff() {
 		f.settling = nil
 	}
 	f.loading, f.checking, f.keeping = nil, nil, nil
+	clear(f.found) // what an operator did since may be undone
 }
 
 // busy reports whether work is in flight that can continue without time passing.
