@@ -24,6 +24,7 @@ func (d *Dispatcher) addRequeued(due []*Row) {
 			}
 		}
 		b.generation = r.Generation // rows that are due together come in order
+		b.changed = d.now           // a recheck that began before may not have seen it
 	}
 }
 

@@ -106,6 +106,31 @@ func TestRequeuedOfAClosedTopicBlocksItsKey(t *testing.T) {
 	d.want(d.drain(), 1, 2)
 }
 
+// A recheck of blocked rows that began before an operator requeued one does not unblock its key: a read has returned the
+// message since.
+func TestRecheckThatBeganBeforeARequeue(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "a", 1)
+	d.table[1].dead = true
+	d.read()
+	d.pause("a")
+	d.sendAgain(1)
+	d.read()
+	d.read()
+	d.tick(time.Second)
+	began := d.now // the message is dead again
+	d.tick(time.Second)
+	d.sendAgain(1)
+	d.read()
+	d.b.BlockedSeen(d.now, began, d.terms[0], 0, 1000, nil)
+	d.after()
+	d.put(0, "x", "b", 2)
+	d.act("glance", nil)
+	d.none()
+	d.pause()
+	d.want(d.drain(), 1, 2)
+}
+
 // A requeued message of a closed topic that waits for a lower one of its key is not due: reads would follow each other,
 // and a drain would never end.
 func TestRequeuedBehindAWaitingRowIsQuiet(t *testing.T) {
