@@ -243,7 +243,7 @@ func (d *doing) change(ctx context.Context, states []State, batch []place) error
 	}
 	d.result.Skipped += int64(len(batch)) - n
 	d.left -= n
-	d.db.WakeAfterAct()
+	d.db.Wake()
 	if d.act.Progress != nil {
 		d.act.Progress(ctx, *d.result)
 	}

@@ -55,7 +55,6 @@ type engine struct {
 	settleNow    chan struct{}      // there are results
 	rebalanceNow chan struct{}      // lanes can be given back, or must be taken again
 	tickNow      chan struct{}      // the timer must wake earlier
-	recheckNow   chan struct{}      // an operator may have unblocked keys
 	cleanUpNow   chan chan struct{} // the cleaner must work, then close the channel that it receives
 	running      chan struct{}      // closed when lanes are owned
 	unread       unreadTopics
@@ -93,7 +92,6 @@ func newEngine(
 		settleNow:    make(chan struct{}, 1),
 		rebalanceNow: make(chan struct{}, 1),
 		tickNow:      make(chan struct{}, 1),
-		recheckNow:   make(chan struct{}, 1),
 		cleanUpNow:   make(chan chan struct{}),
 		running:      make(chan struct{}),
 	}

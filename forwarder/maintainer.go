@@ -21,8 +21,7 @@ const (
 )
 
 // maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, and reporting
-// topics that no forwarder reads. After an operator's act it rechecks immediately. It deletes nothing, because that may
-// take hours.
+// topics that no forwarder reads. It deletes nothing, because that may take hours.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: rows changed by hand are not noticed.
@@ -34,24 +33,11 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: keys of paused topics stay blocked.
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
-	due := time.NewTimer(e.cfg.CleanInterval)
-	defer due.Stop()
-	for {
-		all := false
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.recheckNow:
-		case <-due.C:
-			all = true
-		}
+	for core.Pause(ctx, e.cfg.CleanInterval) {
+		e.unread.check(ctx, e)
 		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
-		if all {
-			e.unread.check(ctx, e)
-			sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
-			due.Reset(e.cfg.CleanInterval)
-		}
+		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
 	}
 }
 

@@ -291,9 +291,6 @@ func (e *engine) notified(n core.Notification) {
 	if n.Outbox {
 		e.wake()
 	}
-	if n.Acted {
-		signal(e.recheckNow)
-	}
 }
 
 // listen is the goroutine that receives notifications of commits in other processes. Those that it misses while the

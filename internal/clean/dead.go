@@ -214,7 +214,7 @@ func (t *deadTurn) end(ctx context.Context, err error) error {
 	if t.entry == 0 {
 		return err
 	}
-	t.DB.WakeAfterAct()
+	t.DB.Wake()
 	t.Logger.Info("discarded dead messages past DeadRetention", watermill.LogFields{
 		"in": t.In, "messages": t.discarded, "retention": t.Retention.String(), "audit_id": t.entry,
 	})

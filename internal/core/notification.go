@@ -10,8 +10,6 @@ import (
 type Notification struct {
 	Outbox bool `json:"outbox,omitempty"`
 	Queue  bool `json:"queue,omitempty"`
-	// Acted means that messages were settled or changed by an operator: keys that they blocked may continue.
-	Acted bool `json:"acted,omitempty"`
 	// Topics are the topics of the queue; empty means unknown.
 	Topics []string `json:"topics,omitempty"`
 }
@@ -21,8 +19,6 @@ var (
 	OutboxNotification = Notification{Outbox: true}
 	// AllNotification means that any table may have new messages.
 	AllNotification = Notification{Outbox: true, Queue: true}
-	// ActNotification means that an operator has changed messages of any table.
-	ActNotification = Notification{Outbox: true, Queue: true, Acted: true}
 )
 
 // A notification names at most maxNotificationTopics topics, with at most maxNotificationBytes in total. Postgres
@@ -46,9 +42,7 @@ func (n Notification) Concerns(topics []string) bool {
 
 // and merges two notifications.
 func (n Notification) and(other Notification) Notification {
-	all := Notification{
-		Outbox: n.Outbox || other.Outbox, Queue: n.Queue || other.Queue, Acted: n.Acted || other.Acted,
-	}
+	all := Notification{Outbox: n.Outbox || other.Outbox, Queue: n.Queue || other.Queue}
 	switch {
 	case !n.Queue:
 		all.Topics = other.Topics

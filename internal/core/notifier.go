@@ -109,9 +109,6 @@ func (db *DB) Wake() {
 	}
 }
 
-// WakeAfterAct is Wake after an operator changed messages.
-func (db *DB) WakeAfterAct() { db.wake(ActNotification, false) }
-
 // wake wakes the listeners of this process, and listeners of other processes unless they were already notified.
 func (db *DB) wake(n Notification, notified bool) {
 	w := &db.notifier
