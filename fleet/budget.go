@@ -213,7 +213,7 @@ func (b *budget) holders() string {
 	if b.most == 1 {
 		all = "the only connection of Config.MaxConns is in use"
 	}
-	return fmt.Sprintf("%s, callers waiting: %d (%s)", all, b.queue.Len(), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s (%s), callers waiting: %d", all, strings.Join(parts, ", "), b.queue.Len())
 }
 
 // logWait logs that a caller waits.

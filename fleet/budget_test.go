@@ -127,7 +127,7 @@ func TestFleetBudgetListsTheHolders(t *testing.T) {
 	}
 	for _, want := range []string{
 		`no connection available for "poor"`, "the only connection of Config.MaxConns is in use",
-		`callers waiting: 0 ("greedy" has 1)`,
+		`("greedy" has 1), callers waiting: 0`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %q", want, err)

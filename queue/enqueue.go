@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,8 +96,12 @@ func (s *Store) inOwnTx(ctx context.Context, fn func(ctx context.Context) error)
 func repeated(ctx context.Context, fn func() error) error {
 	wait := newBackOff(50*time.Millisecond, 2*time.Second)
 	for try := 1; ; try++ {
-		if err := fn(); !repeatable(err) || try == enqueueTries || !core.Pause(ctx, wait.NextBackOff()) {
+		err := fn()
+		if !repeatable(err) || try == enqueueTries {
 			return err
+		}
+		if !core.Pause(ctx, wait.NextBackOff()) {
+			return errors.Join(err, ctx.Err())
 		}
 	}
 }

@@ -36,6 +36,9 @@ func TestRepeatedPauses(t *testing.T) {
 				if !errors.Is(err, conflict) || tries != test.tries || took < test.least || took > test.most {
 					t.Errorf("%d tries in %s: %v", tries, took, err)
 				}
+				if !errors.Is(err, ctx.Err()) && ctx.Err() != nil {
+					t.Errorf("the context ended, and the error hides that: %v", err)
+				}
 			})
 		})
 	}

@@ -14,7 +14,6 @@ const MaxMetadataBytes = 1 << 20
 const (
 	MetadataKey           = "outbox_key"
 	MetadataGeneration    = "outbox_generation"
-	MetadataRedriven      = "outbox_redriven"
 	MetadataAggregateType = "aggregate_type"
 	MetadataAggregateID   = "aggregate_id"
 	MetadataHeaders       = "outbox_headers"

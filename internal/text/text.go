@@ -32,9 +32,8 @@ func Explain(err error) error {
 	case InsufficientPrivilege:
 		err = fmt.Errorf("%w (schema.Check lists the GRANT statements that the role of this connection needs)", err)
 	case ReadOnlyServer:
-		err = fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was "+
-			"begun as a ReadOnly one, "+
-			"or the role or the database has default_transaction_read_only = on: RESET it)", err)
+		err = fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction is "+
+			"read-only, or the role or the database has default_transaction_read_only = on: RESET it)", err)
 	case NotUTF8:
 		err = fmt.Errorf(
 			"client_encoding of the session is not UTF8, so the server would alter topics, keys and metadata: "+

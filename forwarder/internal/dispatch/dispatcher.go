@@ -23,7 +23,7 @@ type Row struct {
 	Large             bool   // Payload and Metadata were left out of the read, because there may be no room for them
 	Generation        string // set by a requeue
 	CreatedAt         time.Time
-	Attempts          int    // failed attempts so far; with a key, it blocks that if there are any
+	Attempts          int    // failed attempts so far; if there are any, a row with a key blocks it
 	Untried           bool   // no attempt has failed since a requeue: Attempts is 1 instead of 0, to block the key
 	Incarnation       string // incarnation of server and sequence in which it was read
 

@@ -23,8 +23,10 @@ func (d *Dispatcher) addRequeued(due []*Row) {
 				d.advance(b.key)
 			}
 		}
-		b.generation = r.Generation // rows that are due together come in order
-		b.changed = d.now           // a recheck that began before may not have seen it
+		if b.generation != r.Generation {
+			b.generation = r.Generation // rows that are due together come in order
+			b.changed = d.now           // a recheck that began before may not have seen it
+		}
 	}
 }
 
