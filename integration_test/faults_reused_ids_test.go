@@ -31,71 +31,79 @@ func tried(w world, payloads []string) (n int) {
 	return n
 }
 
+// retentions has values of forwarder.Config.Retention that keep published messages or delete them.
+var retentions = map[string]time.Duration{"keeping": 0, "deleting": -1}
+
 // TestServerWithOtherRows publishes messages while their server fails in one of several ways and returns with their
 // ids assigned to other messages: those are published as well, whether published messages are kept or deleted.
 func TestServerWithOtherRows(t *testing.T) {
 	extended(t)
 	parallel(t)
-	for name, way := range map[string]struct {
-		retention time.Duration
-		end       func(t *testing.T, h handle, server *services.Postgres)
-	}{
-		"restart": {0, func(t *testing.T, _ handle, server *services.Postgres) {
+	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
+		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
 			require.NoError(t, server.Restart(t.Context()))
-		}},
-		"kill": {-1, func(t *testing.T, _ handle, server *services.Postgres) {
+		},
+		"kill": func(t *testing.T, _ handle, server *services.Postgres) {
 			require.NoError(t, server.Kill())
 			require.NoError(t, server.Restart(t.Context()))
-		}},
-		"a backend is killed": {0, func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) }},
-		"promotion": {-1, func(t *testing.T, h handle, server *services.Postgres) {
+		},
+		"a backend is killed": func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) },
+		"promotion": func(t *testing.T, h handle, server *services.Postgres) {
 			dir := value[string](t, h, "show data_directory")
 			require.NoError(t, server.Stop())
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644))
 			require.NoError(t, server.Restart(t.Context()))
 			h.pool.Reset()
 			require.True(t, value[bool](t, h, "select pg_promote()"))
-		}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, h := ownMigratedServer(t)
-			publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-			settled := &settledCounter{}
-			h = h.seenBy(t, settled)
-			cfg := quickConfig()
-			cfg.Retention = way.retention
-			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-				switch string(msg.Payload) {
-				case "lost":
-					close(publishing)
-					<-goOn
-				case "found":
-					<-release
-				}
-				return nil
-			})
-			w.publish(t, "orders", "K", "lost")
-			<-publishing
-			h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
-			way.end(t, h, server)
-			h.pool.Reset()
-			eventually(t, func() bool {
-				_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
-				return err == nil
-			}, "the server is back")
-			w.publish(t, "orders", "M", "later")
-			w.arrives(t, "later") // it has read from the new server
-			close(goOn)
-			w.arrives(t, "lost")
-			eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
-			assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
-			close(release)
-			w.arrives(t, "found")
-			w.idle(t)
-			require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
+			for _, kept := range anyOf("keeping", "deleting") {
+				t.Run(kept, func(t *testing.T) { serverWithOtherRows(t, retentions[kept], end) })
+			}
 		})
 	}
+}
+
+func serverWithOtherRows(
+	t *testing.T, retention time.Duration, end func(t *testing.T, h handle, server *services.Postgres),
+) {
+	server, h := ownMigratedServer(t)
+	publishing, goOn, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	settled := &settledCounter{}
+	h = h.seenBy(t, settled)
+	cfg := quickConfig()
+	cfg.Retention = retention
+	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		switch string(msg.Payload) {
+		case "lost":
+			close(publishing)
+			<-goOn
+		case "found":
+			<-release
+		}
+		return nil
+	})
+	w.publish(t, "orders", "K", "lost")
+	<-publishing
+	h.exec(t, "update outbox set uuid = 'another', payload = 'found', key = 'L'")
+	end(t, h, server)
+	h.pool.Reset()
+	eventually(t, func() bool {
+		_, err := (*core.DB)(h.db).Exec(t.Context(), "select 1")
+		return err == nil
+	}, "the server is back")
+	w.publish(t, "orders", "M", "later")
+	w.arrives(t, "later") // it has read from the new server
+	close(goOn)
+	w.arrives(t, "lost")
+	eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
+	assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
+	close(release)
+	w.arrives(t, "found")
+	w.idle(t)
+	require.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
 }
 
 // killBackend kills a backend of the test's own server, which then empties unlogged tables and recovers.
@@ -120,14 +128,18 @@ func killBackend(t *testing.T, h handle) {
 func TestCommitsThatACrashLost(t *testing.T) {
 	extended(t)
 	parallel(t)
-	for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
-		require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
-		t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t) })
+	for _, kept := range anyOf("keeping", "deleting") {
+		t.Run(kept, func(t *testing.T) {
+			for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
+				require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
+				t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, retentions[kept]) })
+			}
+		})
 	}
 }
 
 // commitsThatACrashLost reports whether any were lost.
-func commitsThatACrashLost(t *testing.T) bool {
+func commitsThatACrashLost(t *testing.T, retention time.Duration) bool {
 	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
 	other := newPgxHandle(t, server.URL()) // its writes wake no forwarder
 	h, gate := newStatementGate(t, server.URL())
@@ -136,7 +148,7 @@ func commitsThatACrashLost(t *testing.T) bool {
 	settled := &settledCounter{}
 	h = h.seenBy(t, settled)
 	cfg := quickConfig()
-	cfg.DisableListen = true
+	cfg.DisableListen, cfg.Retention = true, retention
 	goOn := make(chan struct{})
 	answer := sync.OnceFunc(func() { close(goOn) })
 	defer answer()
@@ -259,7 +271,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				extended(t)
 			}
 			t.Parallel()
-			for kept, retention := range map[string]time.Duration{"keeping": 0, "deleting": -1} {
+			for kept, retention := range retentions {
 				t.Run(kept, func(t *testing.T) {
 					t.Parallel()
 					cfg := quickConfig()

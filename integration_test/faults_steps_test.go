@@ -38,21 +38,12 @@ var crashSteps = []string{
 func TestKilledAtEveryStep(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	for _, handle := range anyHandle("pgx", "sql-pgx", "sql-pq", "pgbouncer") {
+	for _, handle := range anyOf("pgx", "sql-pgx", "sql-pq", "pgbouncer") {
 		t.Run(handle, func(t *testing.T) {
 			t.Parallel()
 			killAtEveryStep(t, childConfig{Handle: handle, Handlers: true, LeaseTTL: time.Second})
 		})
 	}
-}
-
-// anyHandle returns one of the names, or all of them with OUTBOX_LONG: what the test shows does not depend on the
-// driver, and it starts many processes.
-func anyHandle(names ...string) []string {
-	if long {
-		return names
-	}
-	return []string{names[rand.IntN(len(names))]}
 }
 
 func killAtEveryStep(t *testing.T, cfg childConfig) {
@@ -177,7 +168,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 	extended(t)
 	parallel(t)
-	for _, handle := range anyHandle("pgx", "sql-pq") {
+	for _, handle := range anyOf("pgx", "sql-pq") {
 		t.Run(handle, func(t *testing.T) {
 			t.Parallel()
 			stopForwarders(t, childConfig{Handle: handle, LeaseTTL: time.Second})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -32,6 +33,15 @@ func rounds(short, extended int) int {
 		return extended
 	}
 	return short
+}
+
+// anyOf picks one at random of the names of subtests that take long and show the same. It returns all names in the long
+// variant, and if -run selects subtests.
+func anyOf(names ...string) []string {
+	if long || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		return names
+	}
+	return []string{names[rand.IntN(len(names))]}
 }
 
 // someOf returns every fourth of n steps, from a random one on, and all of them in the long variant.

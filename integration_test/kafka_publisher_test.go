@@ -190,8 +190,7 @@ func TestKafkaOversize(t *testing.T) {
 }
 
 // TestKafkaKeepsWhatItAcknowledges: every acknowledged message is in the log, although the broker refuses batches all
-// the time, is shut down under load and returns. An idempotent producer of sarama before 1.61 loses some.
-// TestKafkaUnderKills kills the broker instead; with OUTBOX_LONG this test does so too.
+// the time, is stopped or killed under load and returns. An idempotent producer of sarama before 1.61 loses some.
 func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -202,19 +201,12 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 		t.Skip("a fake broker loses its data with its process")
 	}
 	pub := kafkaPublisher(t, server)
-	type ending struct {
-		name string
-		of   func() error
-	}
-	ends := []ending{{"stopped", server.Stop}}
-	if long {
-		ends = append(ends, ending{"killed", server.Kill})
-	}
+	ends := map[string]func() error{"stopped": server.Stop, "killed": server.Kill}
 	each := rounds(1000, 10_000)
 	limit := "20000"
 	for round := range rounds(1, 10) {
-		for _, end := range ends {
-			t.Run(fmt.Sprintf("%s %d", end.name, round+1), func(t *testing.T) {
+		for _, end := range anyOf("stopped", "killed") {
+			t.Run(fmt.Sprintf("%s %d", end, round+1), func(t *testing.T) {
 				topic := kafkaTopic(t, server, 4, map[string]*string{"max.message.bytes": &limit})
 				tooLarge := startLoad(t, pub, topic, 1, string(make([]byte, 30_000)))
 				l := startLoad(t, pub, topic, 64, "x")
@@ -224,7 +216,7 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 				}
 				l.wait("a first message", func(l *load) bool { return len(l.acked) > each })
 				refused(each / 100)
-				require.NoError(t, end.of())
+				require.NoError(t, ends[end]())
 				l.wait("unavailable", func(l *load) bool { return l.verdicts[unavailable] > 0 })
 				early := kafkaPublisher(t, server)
 				err := early.Publish(topic, newMessage(""))
