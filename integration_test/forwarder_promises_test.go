@@ -255,19 +255,42 @@ func TestListenReconnects(t *testing.T) {
 	cfg.PollInterval = time.Hour
 	w := startForwarder(t, newPgxHandle(t, url), cfg)
 	other := newPgxHandle(t, url)
-	listening := func() []int {
-		return column[int](t, other, "select pid from pg_stat_activity where datname = current_database() "+
-			"and query ilike 'listen%'")
-	}
 	for n := range 3 {
-		var before []int
-		eventually(t, func() bool { before = listening(); return len(before) == 1 }, "it listens")
-		other.exec(t, "select pg_terminate_backend($1::bigint::int)", before[0])
-		eventually(t, func() bool { now := listening(); return len(now) == 1 && now[0] != before[0] }, "it listens again")
+		before := listener(t, other)
+		other.exec(t, "select pg_terminate_backend($1::bigint::int)", before)
+		eventually(t, func() bool { return listener(t, other) != before }, "it listens again")
 		w.idle(t)
 		other.publish(t, "orders", "K", itoa(n))
 		w.arrives(t, itoa(n))
 	}
+}
+
+// listener waits until one session listens and returns its process id.
+func listener(t testing.TB, h handle) int {
+	t.Helper()
+	var pids []int
+	eventually(t, func() bool {
+		pids = column[int](t, h, "select pid from pg_stat_activity where datname = current_database() "+
+			"and query ilike 'listen%'")
+		return len(pids) == 1
+	}, "one session listens")
+	return pids[0]
+}
+
+// TestListenOutlivesIdleSessionTimeout: the server does not end the listening session, however long nothing is written.
+func TestListenOutlivesIdleSessionTimeout(t *testing.T) {
+	extended(t)
+	parallel(t)
+	url := newMigratedDatabase(t)
+	other := newPgxHandle(t, url)
+	if other.count(t, "select count(*) from pg_settings where name = 'idle_session_timeout'") == 0 {
+		t.Skip("this release of Postgres does not have the setting")
+	}
+	setOn(t, other, "idle_session_timeout = 1000") // ms
+	startForwarder(t, newPgxHandle(t, url), quickConfig())
+	before := listener(t, other)
+	time.Sleep(1500 * time.Millisecond)
+	assert.Equal(t, before, listener(t, other), "another session listens")
 }
 
 // TestLeaseOfABusyPool: handlers hold all connections of the pool. The lease is renewed nevertheless.

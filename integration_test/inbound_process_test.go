@@ -92,6 +92,7 @@ func TestInboundOrderUnderKill(t *testing.T) {
 					live = append(live, w.spawn(c))
 					live[0].kill()
 					live = live[1:]
+					assert.Less(t, w.handled(), w.settled, "all were handled before kill %d: the test has shown nothing", kill)
 				}
 				w.await(w.settled)
 				w.verify()

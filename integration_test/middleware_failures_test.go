@@ -254,6 +254,28 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
+// TestFailuresOfTheTransactionAreCounted: OnBegin aborts the transaction, or exceeds its time. Each driver reports that
+// in its own way.
+func TestFailuresOfTheTransactionAreCounted(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for name, c := range map[string]struct {
+			fails   failure
+			timeout time.Duration
+			row     string // error in the inbox, as a pattern
+		}{
+			"bad SQL":  {badSQL, 0, "inbox: .*current transaction is aborted.*"},
+			"overtime": {overtime, 100 * time.Millisecond, "OnBegin: it exceeded TxConfig.Timeout.*"},
+		} {
+			s := newFailingStack(t, h, name, atBegin, c.fails, middleware.StackConfig{
+				Tx:           middleware.TxConfig{Timeout: c.timeout},
+				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2},
+			})
+			assert.Regexp(t, "(?s)^nacked; failed; 1 "+c.row+"$", s.outcome(t), name)
+			assert.Regexp(t, "(?s)^acked; dead; 2 dead "+c.row+"; dead letter$", s.outcome(t), name)
+		}
+	})
+}
+
 // TestOutcomesOfErrors whose type decides the outcome of the message. After errors that charge no attempt it lives on
 // although only one attempt is allowed.
 func TestOutcomesOfErrors(t *testing.T) {

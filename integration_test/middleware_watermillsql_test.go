@@ -19,18 +19,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// Behind a watermill-sql subscriber a failed attempt leaves nothing, whatever the subscriber does with its own
-// transaction.
+// Behind a watermill-sql subscriber on the same database/sql pool a failed attempt leaves nothing, whatever the
+// subscriber does with its own transaction.
 func TestBehindAWatermillSQLSubscriber(t *testing.T) {
-	h := onPgx(t)
-	queue := newSQLHandle(t, "postgres", h.url).sql
+	parallel(t)
+	h := newSQLHandle(t, "postgres", newMigratedDatabase(t))
 	schemaAdapter, offsets := wsql.DefaultPostgreSQLSchema{}, wsql.DefaultPostgreSQLOffsetsAdapter{}
-	pub, err := wsql.NewPublisher(queue, wsql.PublisherConfig{
+	pub, err := wsql.NewPublisher(h.sql, wsql.PublisherConfig{
 		SchemaAdapter: schemaAdapter, AutoInitializeSchema: true,
 	}, nil)
 	require.NoError(t, err)
 	subscribe := func(ackDeadline time.Duration) message.Subscriber {
-		sub, err := wsql.NewSubscriber(queue, wsql.SubscriberConfig{
+		sub, err := wsql.NewSubscriber(h.sql, wsql.SubscriberConfig{
 			SchemaAdapter: schemaAdapter, OffsetsAdapter: offsets, InitializeSchema: true, ConsumerGroup: "g",
 			PollInterval: 10 * time.Millisecond, ResendInterval: time.Millisecond, RetryInterval: 10 * time.Millisecond,
 			AckDeadline: &ackDeadline,
