@@ -119,9 +119,8 @@ func (d *database) operate(m *record) string {
 	case m.published:
 		return do("cleans up", func(m *record) { m.gone = true })
 	case m.dead && kinds < 60, m.attempts > 0 && kinds < 25:
-		return do("requeues", func(m *record) {
-			m.dead, m.due, m.attempts, m.generation = false, d.now, max(m.attempts, 1), m.generation+1
-		})
+		d.requeue(0, m)
+		return fmt.Sprintf("requeues %v", m)
 	case m.attempts > 0 && !m.dead && kinds < 45:
 		return do("snoozes", func(m *record) { m.due = d.now.Add(farOff) })
 	case kinds < 65 && !m.dead:
@@ -145,14 +144,19 @@ func (d *database) together(key string) (again []*record) {
 		return nil
 	}
 	d.batches++
-	for _, m := range again {
+	d.requeue(d.batches, again...)
+	return again
+}
+
+// requeue makes messages due as an operator's act does: they block their keys, and get all attempts.
+func (d *database) requeue(batch int, list ...*record) {
+	for _, m := range list {
 		m.acted, m.replayed = d.tick(), m.replayed || m.published
 	}
-	d.change(again, func(m *record) {
-		m.published, m.dead, m.due, m.attempts, m.batch = false, false, d.now, 1, d.batches
+	d.change(list, func(m *record) {
+		m.published, m.dead, m.due, m.attempts, m.untried, m.batch = false, false, d.now, 1, true, batch
 		m.generation++
 	})
-	return again
 }
 
 // farOff is the delay of messages that an operator snoozes.

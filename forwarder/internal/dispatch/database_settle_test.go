@@ -49,18 +49,18 @@ func (m *record) is(uuid, act string) bool { return m.uuid == uuid && m.act() ==
 
 // failed is a failure that is being written to the database.
 type failed struct {
-	id        int64
-	uuid, act string
-	lane      int16
-	epoch     int64
-	attempts  int
-	delay     time.Duration
-	permanent bool
+	id              int64
+	uuid, life, act string
+	lane            int16
+	epoch           int64
+	attempts        int
+	delay           time.Duration
+	permanent       bool
 }
 
-// settleFailed returns the outcome of each.
-func (d *database) settleFailed(owner int, list []failed) []string {
-	outcomes := make([]string, len(list))
+// settleFailed returns the outcome of each, and a description of any problem.
+func (d *database) settleFailed(owner int, list []failed) (outcomes []string, problem string) {
+	outcomes = make([]string, len(list))
 	var rows []*record
 	change := map[*record]failed{}
 	for i, f := range list {
@@ -79,6 +79,10 @@ func (d *database) settleFailed(owner int, list []failed) []string {
 		case d.locked[m]:
 			outcomes[i] = "locked"
 		default:
+			// Otherwise a crash may have undone failures.
+			if next := m.nextAttempt(); f.life == d.lifeName() && f.attempts > next {
+				problem = fmt.Sprintf("row %v is charged for %d attempts, want at most %d", m, f.attempts, next)
+			}
 			outcomes[i] = "waiting"
 			if f.permanent || f.attempts >= d.maxAttempts {
 				outcomes[i] = "dead"
@@ -89,10 +93,18 @@ func (d *database) settleFailed(owner int, list []failed) []string {
 	if len(rows) > 0 {
 		d.change(rows, func(m *record) {
 			f := change[m]
-			m.attempts, m.due = f.attempts, d.now.Add(f.delay)
+			m.attempts, m.untried, m.due = f.attempts, false, d.now.Add(f.delay)
 			m.dead = f.permanent || f.attempts >= d.maxAttempts
 			m.wasDead = m.wasDead || m.dead
 		})
 	}
-	return outcomes
+	return outcomes, problem
+}
+
+// nextAttempt counts from 1, and again from 1 after a requeue.
+func (m *record) nextAttempt() int {
+	if m.untried {
+		return 1
+	}
+	return m.attempts + 1
 }

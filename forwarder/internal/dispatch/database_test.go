@@ -68,6 +68,7 @@ type record struct {
 // state is the mutable part of a row.
 type state struct {
 	attempts   int
+	untried    bool      // no attempt has failed since a requeue, which set attempts to 1
 	due        time.Time // zero = NULL
 	published  bool
 	dead       bool

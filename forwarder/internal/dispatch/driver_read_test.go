@@ -398,6 +398,7 @@ func (f *forwarder) row(r *reading, v version, due bool) *dispatch.Row {
 	return &dispatch.Row{
 		Large: large, ID: v.id, Assignment: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,
 		Payload:   make([]byte, v.size),
-		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Incarnation: r.answer.life, Generation: generation,
+		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Untried: v.seen.untried, Incarnation: r.answer.life,
+		Generation: generation,
 	}
 }

@@ -94,10 +94,12 @@ func (f *forwarder) commitSettle(s *settling) {
 		if f.m.variant.rejectedInOtherTerm {
 			epoch = f.m.db.lanes[x.Row.Assignment.Lane].epoch
 		}
-		fails = append(fails, failed{id: x.Row.ID, uuid: x.Row.UUID, act: x.Row.Generation, lane: x.Row.Assignment.Lane,
-			epoch: epoch, attempts: x.Attempts, delay: x.Delay, permanent: x.Permanent})
+		fails = append(fails, failed{id: x.Row.ID, uuid: x.Row.UUID, life: x.Row.Incarnation, act: x.Row.Generation,
+			lane: x.Row.Assignment.Lane, epoch: epoch, attempts: x.Attempts, delay: x.Delay, permanent: x.Permanent})
 	}
-	s.outcomes = f.m.db.settleFailed(f.id, fails)
+	if s.outcomes, problem = f.m.db.settleFailed(f.id, fails); problem != "" {
+		f.m.failf("forwarder %d: %s", f.id, problem)
+	}
 	f.logf("settles %v, locked %v, and failures %v: %v", rowIDs(s.published), s.locked, failureIDs(s.failed), s.outcomes)
 }
 

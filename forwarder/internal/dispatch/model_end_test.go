@@ -142,11 +142,7 @@ func (m *model) resolve() {
 		if msg.visible() && !msg.published && (msg.dead && m.db.blockKeyOnDead || msg.due.Sub(m.db.now) > farOff/2) {
 			m.operators = true
 			m.maintains = true
-			msg.acted = m.db.tick()
-			m.db.change([]*record{msg}, func(msg *record) {
-				msg.dead, msg.due, msg.attempts, msg.batch = false, m.db.now, max(1, msg.attempts), 0
-				msg.generation++
-			})
+			m.db.requeue(0, msg)
 			m.logf("an operator requeues %v", msg)
 		}
 	}
