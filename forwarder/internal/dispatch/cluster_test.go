@@ -114,7 +114,7 @@ func (d *database) operate(m *record) string {
 	kinds := d.rng.IntN(100)
 	switch {
 	case m.published && kinds < 50:
-		m.replayed = true
+		m.replayed, m.requeues = true, m.requeues+1
 		return do("replays", func(m *record) { m.published = false })
 	case m.published:
 		return do("cleans up", func(m *record) { m.gone = true })
@@ -151,7 +151,7 @@ func (d *database) together(key string) (again []*record) {
 // requeue makes messages due as an operator's act does: they block their keys, and get all attempts.
 func (d *database) requeue(batch int, list ...*record) {
 	for _, m := range list {
-		m.acted, m.replayed = d.tick(), m.replayed || m.published
+		m.acted, m.replayed, m.requeues = d.tick(), m.replayed || m.published, m.requeues+1
 	}
 	d.change(list, func(m *record) {
 		m.published, m.dead, m.due, m.attempts, m.untried, m.batch = false, false, d.now, 1, true, batch

@@ -90,7 +90,8 @@ type what struct {
 	sent     int  // number of times that it reached the broker
 	accepted bool // reported to a dispatcher
 	skipped  bool // an operator discarded it
-	replayed bool // an operator requeued it
+	replayed bool // an operator requeued it after it was published
+	requeues int  // number of times that an operator requeued it, published or not
 	resent   int  // its batch when it last reached the broker
 	wasDead  bool // so later messages may have passed it
 }
