@@ -114,7 +114,7 @@ func (f *forwarder) waitsFor(msg *record, d draining) bool {
 	switch {
 	case msg.visible() && !msg.published && msg.dead && f.m.db.blockKeyOnDead:
 		return true
-	case msg.acted > 0 && !msg.pending(): // its key waits until the maintainer notices it
+	case msg.discarded && !msg.pending(): // its key waits until the maintainer notices it
 		t := f.term(msg.lane)
 		return f.dispatcher.Knows(t, msg.id) || slices.Contains(f.dispatcher.WaitingIDs(t), msg.id)
 	case !msg.pending():

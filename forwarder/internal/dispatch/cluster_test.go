@@ -115,7 +115,7 @@ func (d *database) operate(m *record) string {
 	switch {
 	case m.published && kinds < 50:
 		m.replayed, m.requeues = true, m.requeues+1
-		return do("replays", func(m *record) { m.published = false })
+		return do("replays", func(m *record) { m.published, m.discarded = false, false })
 	case m.published:
 		return do("cleans up", func(m *record) { m.gone = true })
 	case m.dead && kinds < 60, m.attempts > 0 && kinds < 25:
@@ -124,12 +124,11 @@ func (d *database) operate(m *record) string {
 	case m.attempts > 0 && !m.dead && kinds < 45:
 		return do("snoozes", func(m *record) { m.due = d.now.Add(farOff) })
 	case kinds < 65 && !m.dead:
-		return do("kills", func(m *record) { m.dead = true })
+		return do("kills", func(m *record) { m.dead, m.discarded = true, true })
 	case kinds < 80:
-		m.skipped = true
-		return do("skips", func(m *record) { m.published, m.dead = true, false })
+		return do("skips", func(m *record) { m.published, m.dead, m.discarded = true, false, true })
 	default:
-		return do("deletes", func(m *record) { m.gone = true })
+		return do("deletes", func(m *record) { m.gone, m.discarded = true, true })
 	}
 }
 
@@ -154,8 +153,8 @@ func (d *database) requeue(batch int, list ...*record) {
 		m.acted, m.replayed, m.requeues = d.tick(), m.replayed || m.published, m.requeues+1
 	}
 	d.change(list, func(m *record) {
-		m.published, m.dead, m.due, m.attempts, m.untried, m.batch = false, false, d.now, 1, true, batch
-		m.generation++
+		m.published, m.dead, m.discarded, m.due, m.batch = false, false, false, d.now, batch
+		m.attempts, m.untried, m.generation = 1, true, m.generation+1
 	})
 }
 

@@ -73,6 +73,7 @@ type state struct {
 	published  bool
 	dead       bool
 	gone       bool // deleted
+	discarded  bool // by an operator, since it was last requeued
 	batch      int  // the act that requeued it together with others of its key
 	generation int  // number of times that an operator requeued it
 }
@@ -89,7 +90,6 @@ func (s state) act() string {
 type what struct {
 	sent     int  // number of times that it reached the broker
 	accepted bool // reported to a dispatcher
-	skipped  bool // an operator discarded it
 	replayed bool // an operator requeued it after it was published
 	requeues int  // number of times that an operator requeued it, published or not
 	resent   int  // its batch when it last reached the broker
