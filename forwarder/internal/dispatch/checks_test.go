@@ -119,7 +119,9 @@ func (f *forwarder) waitsFor(msg *record, d draining) bool {
 		return f.dispatcher.Knows(t, msg.id) || slices.Contains(f.dispatcher.WaitingIDs(t), msg.id)
 	case !msg.pending():
 		return false
-	case slices.Contains(d.paused, msg.topic), !msg.due.IsZero() && slices.Contains(f.paused, msg.topic):
+	case slices.Contains(d.paused, msg.topic):
+		return true
+	case !msg.due.IsZero() && slices.Contains(f.paused, msg.topic) && f.full[msg.lane]:
 		return true // a topic may go unnamed if all its messages are behind more due ones than a read returns
 	case msg.acted > 0: // if it is not due, only the sweep finds it
 		return msg.acted > d.began || msg.due.IsZero() || msg.due.After(d.at)

@@ -12,7 +12,8 @@ type reading struct {
 	req    coordinator.ReadRequest
 	began  int // clock
 	answer *answer
-	found  []rowOf // requeued
+	full   [laneCount]bool // lanes with as many due rows as it may return
+	found  []rowOf         // requeued
 
 	// Outcomes of fetching the payloads of rows that were read without one.
 	asked            bool
@@ -220,9 +221,21 @@ func (f *forwarder) evaluate(r *reading) {
 	a := f.m.db.fetch(q, func() { f.m.others(30) })
 	f.lastSeq = a.seq
 	r.answer = &a
+	r.countDue()
 	r.found = f.requeued(r)
 	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v, caught %v", a.xmax, a.running,
 		a.nextXid, a.seq, a.rewind, idsOf(a.ready), idsOf(a.byID), idsOf(a.due), idsOf(a.caught))
+}
+
+// countDue records in which lanes a read hits its limit of due rows.
+func (r *reading) countDue() {
+	left := r.req.Dispatch.Due
+	for _, v := range r.answer.due {
+		left[v.lane]--
+	}
+	for n := range left {
+		r.full[n] = left[n] <= 0
+	}
 }
 
 // requeued lists the requeued rows that a read of due rows finds, as they block their keys: all of the lanes in which
@@ -231,13 +244,9 @@ func (f *forwarder) requeued(r *reading) (found []rowOf) {
 	if !r.req.Due {
 		return nil
 	}
-	var rows [laneCount]int64
-	for _, v := range r.answer.due {
-		rows[v.lane]++
-	}
 	for _, m := range f.m.db.table {
-		if r.answer.owned[m.lane] && rows[m.lane] < r.req.Dispatch.Due[m.lane] && m.pending() && m.key != "" &&
-			m.attempts > 0 && m.generation > 0 && !m.due.After(f.m.db.now) {
+		if r.answer.owned[m.lane] && !r.full[m.lane] && m.pending() && m.key != "" && m.attempts > 0 &&
+			m.generation > 0 && !m.due.After(f.m.db.now) {
 			found = append(found, rowOf{f.termOf(r, m.lane), m.uuid, m.act()})
 		}
 	}
@@ -335,6 +344,9 @@ func (f *forwarder) endRead(r *reading) {
 			f.publisher()
 			f.settler()
 		}
+	}
+	if r.req.Due && len(r.req.Dispatch.Closed) == 0 {
+		f.full = r.full
 	}
 	f.more = f.coordinator.ReadEnds(f.m.db.now, &r.req, &a).More
 	for _, row := range r.found {

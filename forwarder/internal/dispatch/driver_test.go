@@ -40,6 +40,7 @@ type forwarder struct {
 	sweeping   map[int16]int64 // cursors
 	lastFailed *dispatch.Row
 	paused     []string        // paused topics, as far as the dispatcher knows
+	full       [laneCount]bool // lanes in which its last read of all due rows hit the limit
 	writers    map[uint32]bool // read before the read, if requested
 	lastSeq    int64           // of the last read
 
