@@ -133,6 +133,7 @@ func (d *Dispatcher) PauseByOperator(now time.Time, topics []string) {
 			t.byOperator = true
 			d.degrade(t)
 			d.update(t)
+			d.readDue(dueOfAll) // a drain names it for these, also if they were read before and not kept
 			d.report(Report{Kind: TopicPaused, Topic: name, ByOperator: true})
 		}
 	}

@@ -265,6 +265,37 @@ func TestQuietNamesThePausedTopicsOfATakenLane(t *testing.T) {
 	}
 }
 
+// TestQuietNamesATopicThatIsPausedLater, after a drain has read its due row: that was not kept because its key was
+// blocked, or was forgotten when the topic was resumed.
+func TestQuietNamesATopicThatIsPausedLater(t *testing.T) {
+	names := func(d *desk) {
+		t.Helper()
+		d.read()
+		d.read()
+		if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
+			t.Fatalf("quiet %v, topics %q wait", quiet, paused)
+		}
+	}
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.put(0, "x", "held", 2)
+	d.table[2].due = d.now
+	d.b.ReadAllDue()
+	d.read()
+	d.pause("held")
+	d.tick(time.Minute)
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	d.settle()
+	names(d)
+	d.pause()
+	d.pause("held")
+	names(d)
+}
+
 // TestNotQuietBehindABlockedRowOfAPausedTopic: a blocked row of a paused topic is due while the blocked row of another
 // key is published, so that key's next row may be published.
 func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
