@@ -294,9 +294,11 @@ func throughPgBouncer(t testing.TB, database string) string {
 // newPgBouncerHandle opens a handle of a pgx pool through PgBouncer, configured as pgx requires.
 func newPgBouncerHandle(t testing.TB, database string) handle {
 	t.Helper()
-	return pgxHandle(t, "pgbouncer", throughPgBouncer(t, database), func(cfg *pgxpool.Config) {
+	h := pgxHandle(t, "pgbouncer", throughPgBouncer(t, database), func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	})
+	h.server = database
+	return h
 }
 
 // pgbouncerHandles opens each driver on one migrated database through PgBouncer in transaction mode. Each is configured

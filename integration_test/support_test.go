@@ -166,11 +166,12 @@ func dropAfterwards(t testing.TB, server *services.Postgres, url string) {
 
 // handle is one way to connect to a database.
 type handle struct {
-	name string
-	url  string
-	db   *outbox.DB
-	pool *pgxpool.Pool // nil unless the handle is based on one
-	sql  *sql.DB       // nil unless the handle is based on one
+	name   string
+	url    string
+	server string // url of the server itself, if url is that of PgBouncer
+	db     *outbox.DB
+	pool   *pgxpool.Pool // nil unless the handle is based on one
+	sql    *sql.DB       // nil unless the handle is based on one
 }
 
 // with returns another handle on the same pool, for tables with other names.
