@@ -33,7 +33,7 @@ func (p place) digest() digest {
 	return digestOf(strconv.FormatInt(p.version, 10) + " " + p.id())
 }
 
-// of returns the places that the act may change, and records in met those that it was given.
+// of returns the places that the act may change. For retry_now it remembers all of them, to skip them next time.
 func (q asked) of(all []place) []place {
 	if q.only == nil && q.met == nil {
 		return all

@@ -120,7 +120,7 @@ func TestKafkaPublisher(t *testing.T) {
 func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 
 // These run the whole suite and kill each server twice under load, or ten times if OUTBOX_LONG is set; make conformance
-// kills as often as it is told to. They are tests of their own because package testing starts the parallel subtests of
+// takes the number as an argument. They are tests of their own because package testing starts the parallel subtests of
 // all tests last.
 
 func TestKafkaUnderKills(t *testing.T) {

@@ -364,8 +364,7 @@ func (c *chaos) settles() {
 	}
 }
 
-// drained waits until the queue is empty. A backlog may take long; one that does not shrink for as long as patience
-// fails.
+// drained waits until the queue is empty. A long backlog may take its time, but the test fails if it stops shrinking.
 func (c *chaos) drained() {
 	c.t.Helper()
 	const undone = `from inbox_queue where state = 'processing'`

@@ -75,7 +75,7 @@ func runSuiteOn(t *testing.T, broker string, wantSkipped ...string) bool {
 	return false
 }
 
-// suiteLeaks fails the test if it leaks goroutines that are neither the suite's nor those of the server of Postgres.
+// suiteLeaks is brokerSuiteLeaks for a suite on Postgres. It starts the server first, whose goroutines outlive the test.
 func suiteLeaks(t *testing.T) {
 	postgresServer(t)
 	brokerSuiteLeaks(t)

@@ -67,7 +67,9 @@ func TestSchemaAdapter(t *testing.T) {
 			t.Run("v3 "+driver+" "+test.name, func(t *testing.T) {
 				t.Parallel()
 				h := newSQLHandle(t, driver, newMigratedDatabase(t))
-				schema := newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{ForwarderTopic: test.topic, Marshaler: test.marshaler})
+				schema := newSchemaAdapter(t, h, outboxmove.SchemaAdapterConfig{
+					ForwarderTopic: test.topic, Marshaler: test.marshaler,
+				})
 				msgs := awkward(9)
 				for _, commit := range []bool{false, true} {
 					tx, err := h.sql.Begin()

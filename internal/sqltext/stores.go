@@ -150,7 +150,8 @@ func readableOf(column string) string {
 // Requeue makes messages of the outbox pending again. It sets due_at and attempts, so that such a row leaves the part
 // of the index that is read past a cursor, and blocks its key until it is sent; without an error, the attempt is not
 // counted, see untried. A batch has a single due time, so that the messages of a key are sent in id order. Locked rows
-// are skipped, and with them later rows of their keys, here and in the following batches: the keys are returned as JSON.
+// are skipped, and with them later rows of their keys, here and in the following batches. Their keys are returned as
+// JSON.
 //
 // Arguments: as for acts, with keys to skip instead of an error.
 const Requeue = `WITH args AS (SELECT $1::text[]), meant AS MATERIALIZED (

@@ -85,8 +85,9 @@ func (f *forwarder) checkQuiet(r *reading) {
 	}
 }
 
-// checkArrived checks that all due messages committed before some moment have arrived, in the lanes being read: also
-// those that an operator requeued before it, but not those behind one that waits for a retry or a paused topic.
+// checkArrived checks that all due messages committed before some moment have arrived, in the lanes being read. That
+// includes messages that an operator requeued before it. Messages behind one that waits for a retry or for a paused
+// topic may still be missing.
 func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) dispatch.Assignment) {
 	if !f.m.calm {
 		return // another owner may have settled the blocked row of a key

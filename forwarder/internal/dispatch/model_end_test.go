@@ -90,7 +90,7 @@ func (m *model) revive() {
 	m.drain()
 }
 
-// drain calls Drain of all forwarders, if there are no lanes that nobody reads.
+// drain calls Drain on every forwarder, provided that each lane has an owner.
 func (m *model) drain() {
 	if m.draining = m.allLanes; !m.draining {
 		return

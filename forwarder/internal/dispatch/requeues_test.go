@@ -106,8 +106,8 @@ func TestRequeuedOfAClosedTopicBlocksItsKey(t *testing.T) {
 	d.want(d.drain(), 1, 2)
 }
 
-// A recheck of blocked rows that began before an operator requeued one does not unblock its key: a read has returned the
-// message since.
+// A recheck of blocked rows that began before an operator requeued one does not unblock its key, because a read has
+// returned the message since.
 func TestRecheckThatBeganBeforeARequeue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "a", 1)
