@@ -157,10 +157,10 @@ func (c *collector) collect(rows drive.Rows) error {
 func (c *collector) add(source, lane int16) {
 	row := c.keep()
 	row.Assignment = dispatch.Assignment{Lane: lane, Epoch: c.cursors.Epochs[lane]}
-	row.Incarnation = c.incarnation
+	row.Incarnation, row.Generation = c.incarnation, generationOf(row.Metadata)
 	if row.Large {
 		c.large = true
-		row.Generation, row.Metadata = generationOf(row.Metadata), nil
+		row.Metadata = nil
 	} else {
 		c.received(row)
 	}
@@ -182,7 +182,7 @@ func (c *collector) add(source, lane int16) {
 
 // received counts a row once its payload is known.
 func (a *answer) received(row *dispatch.Row) {
-	row.Large, row.Generation = false, generationOf(row.Metadata)
+	row.Large = false
 	a.Rows++
 	a.Bytes += int64(len(row.Payload) + len(row.Metadata))
 }
@@ -253,7 +253,11 @@ func (r *reader) payloads(ctx context.Context, req *coordinator.ReadRequest, ans
 	came, late, err := r.fetchPayloads(ctx, ids, max(0, req.Cursors.Bytes-ans.Bytes))
 	for _, p := range came {
 		for _, row := range rows[p.id] {
-			if row.UUID == p.uuid { // otherwise it is another message, of another incarnation
+			switch {
+			case row.UUID != p.uuid: // another message, of another incarnation
+			case row.Generation != generationOf(p.metadata):
+				late[p.id] = true // requeued since the read, which does not know what was requeued with it
+			default:
 				row.Payload, row.Metadata = p.payload, p.metadata
 				ans.received(row)
 			}

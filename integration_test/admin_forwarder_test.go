@@ -17,6 +17,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -246,6 +247,47 @@ func TestRequeuedMessageGetsAllAttempts(t *testing.T) {
 			}
 		}
 		assert.Equal(t, []int{1, 2, 3, 4, 1, 2, 3, 4}, attempts)
+	}
+}
+
+// TestRequeuedBeforeItsPayloadIsRead: an operator requeues a failing message together with a dead one of its key, after
+// the forwarder has read it for its next attempt and before it reads its payload, which is large. The dead one goes
+// first, and the failing one gets all attempts.
+func TestRequeuedBeforeItsPayloadIsRead(t *testing.T) {
+	parallel(t)
+	for range 5 { // a read may or may not look for due messages as well
+		t.Run("", func(t *testing.T) {
+			h, gate := newStatementGate(t, newMigratedDatabase(t))
+			a := newAdmin(t, h)
+			large := strings.Repeat("x", 300_000)
+			h.publish(t, "x", "K", "dead", large)
+			h.exec(t, "UPDATE outbox SET dead_at = now(), attempts = 1, last_error = 'refused' WHERE payload = 'dead'")
+			var reads atomic.Int64
+			gate.onRun(sqltext.FetchPayloads, func() {
+				if reads.Add(1) == 2 {
+					both := admin.Filter{Topic: "x", States: []admin.State{admin.Dead, admin.Failing}}
+					r, err := a.Requeue(context.Background(), admin.Action{Filter: both})
+					assert.NoError(t, err)
+					assert.EqualValues(t, 2, r.Touched)
+				}
+			})
+			cfg := classifyingConfig()
+			cfg.MaxAttempts, cfg.MinDeadAge = 3, -1
+			var tries atomic.Int64
+			before := make(chan int64, 1)
+			startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+				if string(msg.Payload) == large {
+					tries.Add(1)
+					return errRefused
+				}
+				before <- tries.Load()
+				return nil
+			})
+			h.reaches(t, 1, "the large message is dead",
+				"SELECT count(*) FROM outbox WHERE dead_at IS NOT NULL AND payload <> 'dead'")
+			assert.EqualValues(t, 1, within(t, "the dead one is published", before))
+			assert.EqualValues(t, 1+3, tries.Load())
+		})
 	}
 }
 

@@ -43,9 +43,9 @@ const (
 	// by lane its epoch (0 = not to be read), cursor, limit, and how much that grows if the lane starts below its cursor;
 	// topics (empty = all); how many ids past its cursor a lane is read; how large a row may be to come as a whole.
 	//
-	// Payload and metadata of larger rows are NULL, so the size of the result is bounded; FetchPayloads reads them.
-	// Computing the size of a payload reads none of it, wherever it is stored; metadata must be read only if they are
-	// large. The metadata of a due row are reduced to the generation, which shows whether the message was requeued again.
+	// The payload of larger rows is NULL, so the size of the result is bounded; FetchPayloads reads it. Computing its size
+	// reads none of it, wherever it is stored. Their metadata are reduced to the generation, which shows whether the
+	// message was requeued again.
 	Fetch = fetchHeader + fetchReady
 
 	// FetchRange is the variant of Fetch for lanes that all start in one place and own most of the rows that follow. It
@@ -121,6 +121,9 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 	whole = `coalesce(octet_length(o.payload), 0) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size +
 		` <= $13::bigint) AS whole`
 
+	content = `CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata
+       ELSE jsonb_build_object('outbox_generation', r.metadata->'outbox_generation') END, r.created_at, r.attempts`
+
 	fetchReady = readyPast + readyOwned
 
 	fetchReadyApart = readyPast + `
@@ -129,7 +132,7 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 	readyPast = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
-       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+       ` + content + `
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
@@ -144,7 +147,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
 	fetchRange = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
-       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+       ` + content + `
   FROM (SELECT min(owned.cursor), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(cursor, lim,
     lanes) CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
@@ -158,7 +161,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
 UNION ALL
 SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint +
   CASE WHEN r.untried THEN 1024 ELSE 0 END::smallint, r.id, r.uuid, r.topic, r.key,
-       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+       ` + content + `
   FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
     o.dead_at IS NOT NULL AS dead, ` + untried + `, ` + whole + `
           FROM {outbox} o
@@ -172,8 +175,7 @@ SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.wh
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint + CASE WHEN r.untried THEN 1024 ELSE 0 END::smallint,
   r.id, r.uuid, r.topic, r.key,
-       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata
-       ELSE jsonb_build_object('outbox_generation', r.metadata->'outbox_generation') END, r.created_at, r.attempts
+       ` + content + `
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
               ` + untried + `, (o.key = '' OR o.attempts = 0 AND o.id <= owned.cursor) AND ` + whole + `
@@ -194,7 +196,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint + CASE WHEN r.
 	deferredFrom = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 320 ELSE 832 END::smallint, r.id, r.uuid, r.topic, r.key,
-       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+       ` + content + `
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o

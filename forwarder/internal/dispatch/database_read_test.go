@@ -51,7 +51,7 @@ type version struct {
 }
 
 // payloads returns the ids of rows that are still unpublished and fit into some room, but at least the first one, and
-// the ids of the others. It may fail after some of them.
+// the ids of the others, and of those that were requeued since the read. It may fail after some of them.
 func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came, late map[int64]bool) {
 	came, late = map[int64]bool{}, map[int64]bool{}
 	used, first := int64(0), true
@@ -62,7 +62,7 @@ func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came,
 			late[row.ID] = true
 		case m == nil || !m.pending() || m.uuid != row.UUID:
 		case first || used+int64(m.size) <= room:
-			came[row.ID] = true
+			came[row.ID], late[row.ID] = m.act() == row.Generation, m.act() != row.Generation
 			used, first = used+int64(m.size), false
 		default:
 			late[row.ID], used = true, 1<<40

@@ -398,19 +398,14 @@ func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
 	return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
 }
 
-// row returns the dispatcher's input for a row. Without its payload, only a due row has its generation. A due row that
-// blocks its key always comes without.
+// row returns the dispatcher's input for a row. A due row that blocks its key comes without its payload.
 func (f *forwarder) row(r *reading, v version, due bool) *dispatch.Row {
 	blocks := due && v.key != "" && v.seen.attempts > 0
 	large := (blocks || int64(v.size) > r.req.Cursors.Whole) && !r.came[v.id]
-	generation := ""
-	if !large || due {
-		generation = v.seen.act()
-	}
 	return &dispatch.Row{
 		Large: large, ID: v.id, Assignment: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,
 		Payload:   make([]byte, v.size),
 		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Untried: v.seen.untried, Incarnation: r.answer.life,
-		Generation: generation,
+		Generation: v.seen.act(),
 	}
 }

@@ -116,7 +116,7 @@ var adminMutants = []Mutant{
 	{
 		Name: "A23", File: "internal/sqltext/forward_fetch.go", In: "integration_test",
 		Test:   "TestRequeuedLargeMessagesWaitForTheirBackoff",
-		Breaks: "a large requeued message counts as requeued again while it is in flight",
+		Breaks: "a large requeued message counts as requeued again whenever it is read",
 		Old:    "jsonb_build_object('outbox_generation', r.metadata->'outbox_generation')",
 		New:    "NULL",
 	},
@@ -132,5 +132,11 @@ var adminMutants = []Mutant{
 		Breaks: "a delayed message in an envelope is published immediately",
 		Old:    "		envelope.KeepDelay(msg, outer.Metadata)\n",
 		New:    "",
+	},
+	{
+		Name: "A26", File: "forwarder/fetch.go", In: "integration_test", Test: "TestRequeuedBeforeItsPayloadIsRead",
+		Breaks: "a large message that was requeued since it was read goes before others that were requeued with it",
+		Old:    "row.Generation != generationOf(p.metadata)",
+		New:    "false",
 	},
 }
