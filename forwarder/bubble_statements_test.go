@@ -153,11 +153,11 @@ func listed(ids []int64) (a bubbleAnswer) {
 }
 
 func (s *bubbleServer) loadBlocked(args []any) (a bubbleAnswer, _ bool) {
-	a.rows = append(a.rows, []any{-1, 0, "", nameOfLife(s.db.Life()), 0, 0.0, false})
+	a.rows = append(a.rows, []any{-1, 0, "", nameOfLife(s.db.Life()), 0.0, false})
 	for i, lane := range args[0].([]int64) {
 		for _, r := range s.db.Heads(int16(lane), args[1].([]int64)[i], args[2].(int64), args[4].(bool)) {
 			wait := max(0, float64(r.Due-s.db.Now)/1e6)
-			a.rows = append(a.rows, []any{lane, r.ID, r.Key, r.Topic, r.Attempts, wait, r.Dead})
+			a.rows = append(a.rows, []any{lane, r.ID, r.Key, r.Topic, wait, r.Dead})
 		}
 	}
 	return a, false

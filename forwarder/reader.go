@@ -244,7 +244,7 @@ func (e *engine) blockedRows(
 		var lane int16
 		var b dispatch.BlockedRow
 		var wait float64
-		if err := rows.Scan(&lane, &b.ID, &b.Key, &b.Topic, &b.Attempts, &wait, &b.Dead); err != nil {
+		if err := rows.Scan(&lane, &b.ID, &b.Key, &b.Topic, &wait, &b.Dead); err != nil {
 			return err
 		}
 		if lane < 0 {

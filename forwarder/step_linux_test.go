@@ -76,7 +76,7 @@ func (m madeUp) blocked(lanes, cursors []int64, limit int64) *madeUpRows {
 	var rows madeUpRows
 	for i, lane := range lanes {
 		for id, n := after(cursors[i], lane), limit; id <= m.held && n > 0; id, n = id+dispatch.Lanes, n-1 {
-			rows = append(rows, []any{int16(lane), id, m.key(id), "orders", 1, 3600.0, false})
+			rows = append(rows, []any{int16(lane), id, m.key(id), "orders", 3600.0, false})
 		}
 	}
 	return &rows

@@ -622,19 +622,19 @@ func (w *twin) read(ctx context.Context) error {
 			if r.Dead {
 				wait = 0
 			}
-			model = append(model, fmt.Sprint(r.ID, r.Key, r.Attempts, max(0, wait), r.Dead))
+			model = append(model, fmt.Sprint(r.ID, r.Key, max(0, wait), r.Dead))
 		}
 		heads, err := list(w, ctx, sqltext.LoadBlocked, func(row pgx.CollectableRow) (_ string, err error) {
 			var lane int16
-			var id, attempts int64
+			var id int64
 			var key, topic string
 			var wait float64
 			var dead bool
-			err = row.Scan(&lane, &id, &key, &topic, &attempts, &wait, &dead)
+			err = row.Scan(&lane, &id, &key, &topic, &wait, &dead)
 			if lane < 0 {
 				return "", err
 			}
-			return fmt.Sprint(id, key, attempts, int64(wait/10000+0.5)*10000, dead), err
+			return fmt.Sprint(id, key, int64(wait/10000+0.5)*10000, dead), err
 		}, []int64{int64(lane)}, []int64{cursor}, limit, []string{}, dead)
 		if err != nil {
 			return err

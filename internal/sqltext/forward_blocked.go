@@ -10,12 +10,12 @@ const (
 	//
 	// Arguments: lanes, cursors (ids), limit per lane, topics (empty = all), whether dead messages block their keys.
 	LoadBlocked = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, coalesce({life}, '') AS topic,
-       0 AS attempts, 0::float8 AS wait, pg_is_in_recovery() AS dead
+       0::float8 AS wait, pg_is_in_recovery() AS dead
 UNION ALL
-SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
+SELECT h.lane, h.id, h.key, h.topic, h.wait, h.dead
   FROM unnest($1::bigint[]::smallint[], $2::bigint[]) AS w(lane, cursor)
  CROSS JOIN LATERAL (
-       (SELECT o.lane, o.id, o.key, o.topic, o.attempts, false AS dead,
+       (SELECT o.lane, o.id, o.key, o.topic, false AS dead,
                CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0)
                  ELSE 1e6 END::float8 AS wait
           FROM {outbox} o
@@ -24,7 +24,7 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
            AND ($4::text[] = '{}' OR o.topic = ANY ($4::text[]))
          ORDER BY o.lane, o.id LIMIT $3::bigint)
        UNION ALL
-       (SELECT o.lane, o.id, o.key, o.topic, o.attempts, true, 0
+       (SELECT o.lane, o.id, o.key, o.topic, true, 0
           FROM {outbox} o
          WHERE $5::bool AND (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, 9223372036854775807)
            AND o.dead_at IS NOT NULL AND o.published_at IS NULL AND o.key <> ''

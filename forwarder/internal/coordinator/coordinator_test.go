@@ -227,7 +227,7 @@ func TestDrainWaitsForWhatIsHidden(t *testing.T) {
 	d.Released([]lanes.Assignment{{Lane: 3, Epoch: 1}})
 	d.Took([]lanes.Assignment{term})
 	d.LaneLoaded(d.now, term, "life", dispatch.NewTakenLane(d.now, term, []dispatch.BlockedRow{
-		{ID: 1, Key: "k", Topic: "orders", Attempts: 1, Wait: time.Hour}, {ID: 2, Key: "k", Topic: "orders", Attempts: 1},
+		{ID: 1, Key: "k", Topic: "orders", Wait: time.Hour}, {ID: 2, Key: "k", Topic: "orders"},
 	}))
 	d.quiet()
 	id := d.DrainBegins(true)

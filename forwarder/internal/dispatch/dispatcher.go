@@ -34,7 +34,6 @@ type Row struct {
 type BlockedRow struct {
 	ID         int64
 	Key, Topic string
-	Attempts   int
 	Wait       time.Duration // until the next attempt
 	Dead       bool          // it blocks its key until an operator requeues or deletes it
 }

@@ -83,7 +83,7 @@ func (d *desk) blocked(lane int16) (blocked []dispatch.BlockedRow) {
 	for _, id := range slices.Sorted(maps.Keys(d.table)) {
 		if m := d.table[id]; m.lane == lane && m.key != "" && m.attempts > 0 {
 			blocked = append(blocked, dispatch.BlockedRow{
-				ID: id, Key: m.key, Topic: m.topic, Attempts: m.attempts, Wait: max(0, m.due.Sub(d.now)), Dead: m.dead,
+				ID: id, Key: m.key, Topic: m.topic, Wait: max(0, m.due.Sub(d.now)), Dead: m.dead,
 			})
 		}
 	}

@@ -204,7 +204,7 @@ func (m *model) failf(format string, args ...any) {
 }
 
 func (m *model) blockedRow(v version) dispatch.BlockedRow {
-	h := dispatch.BlockedRow{ID: v.id, Key: v.key, Topic: v.topic, Attempts: v.seen.attempts, Dead: v.seen.dead}
+	h := dispatch.BlockedRow{ID: v.id, Key: v.key, Topic: v.topic, Dead: v.seen.dead}
 	if !h.Dead {
 		h.Wait = max(0, v.seen.due.Sub(m.db.now))
 	}
