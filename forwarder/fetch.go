@@ -220,13 +220,11 @@ func generationOf(metadata []byte) string {
 	if !bytes.Contains(metadata, []byte(core.MetadataGeneration)) {
 		return ""
 	}
-	var found struct {
-		Generation json.RawMessage `json:"outbox_generation"`
-	}
+	var found map[string]json.RawMessage // a struct's field would also match a key in another case
 	_ = json.Unmarshal(metadata, &found) // Postgres wrote it
 	var generation string
-	if err := json.Unmarshal(found.Generation, &generation); err != nil {
-		generation = string(found.Generation) // not a string: the same text as ->> returns
+	if err := json.Unmarshal(found[core.MetadataGeneration], &generation); err != nil {
+		generation = string(found[core.MetadataGeneration]) // not a string: the same text as ->> returns
 	}
 	return generation
 }
@@ -250,24 +248,23 @@ func (r *reader) payloads(ctx context.Context, req *coordinator.ReadRequest, ans
 		}
 		rows[row.ID] = append(rows[row.ID], row)
 	}
-	came, late, err := r.fetchPayloads(ctx, ids, max(0, req.Cursors.Bytes-ans.Bytes))
+	came, err := r.fetchPayloads(ctx, ids, max(0, req.Cursors.Bytes-ans.Bytes))
+	late := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		late[id] = true
+	}
 	for _, p := range came {
 		for _, row := range rows[p.id] {
-			switch {
-			case row.UUID != p.uuid: // another message, of another incarnation
-			case row.Generation != generationOf(p.metadata):
-				late[p.id] = true // requeued since the read, which does not know what was requeued with it
-			default:
+			// Otherwise it is another message, of another incarnation, or it was requeued since the read, which does not know
+			// what was requeued with it.
+			if row.UUID == p.uuid && row.Generation == generationOf(p.metadata) {
 				row.Payload, row.Metadata = p.payload, p.metadata
 				ans.received(row)
+				delete(late, p.id)
 			}
 		}
 	}
-	gone := map[int64]bool{}
-	for _, id := range ids {
-		gone[id] = !late[id] && slices.ContainsFunc(rows[id], func(row *dispatch.Row) bool { return row.Large })
-	}
-	ans.Cut = ans.Read.RemoveLarge(late, gone)
+	ans.Cut = ans.Read.RemoveLarge(late)
 	ans.TimedOut = timedOut(err)
 	if len(came) > 0 {
 		return nil
@@ -282,29 +279,21 @@ type payload struct {
 	payload, metadata []byte
 }
 
-// fetchPayloads reads the payloads of some ids, as far as there is room. late are the ids whose payload did not come,
-// without any other sign of a fault. A message that alone takes longer than a statement may is given more time on each
-// try.
-func (r *reader) fetchPayloads(
-	ctx context.Context, ids []int64, room int64,
-) (came []payload, late map[int64]bool, err error) {
+// fetchPayloads reads the payloads of some ids, as far as there is room. After an error it returns those that came
+// before. A message that alone takes longer than a statement may is given more time on each try.
+func (r *reader) fetchPayloads(ctx context.Context, ids []int64, room int64) (came []payload, err error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout<<r.timeoutFactor)
 	defer cancel()
-	late = map[int64]bool{}
-	answered := map[int64]bool{}
 	err = drive.Collect(ctx, r.q, func(rows drive.Rows) error {
 		var p payload
-		var whole bool
-		if err := rows.Scan(&p.id, &p.uuid, &p.payload, &p.metadata, &whole); err != nil {
+		if err := rows.Scan(&p.id, &p.uuid, &p.payload, &p.metadata); err != nil {
 			return err
 		}
-		answered[p.id] = true
-		if whole {
-			came = append(came, p)
-		} else {
-			late[p.id] = true
+		if p.id < 0 {
+			return errStandby
 		}
+		came = append(came, p)
 		return nil
 	}, r.e.sql.fetchPayloads, ids, room)
 	switch {
@@ -313,10 +302,5 @@ func (r *reader) fetchPayloads(
 	case timedOut(err) && len(came) == 0:
 		r.timeoutFactor = min(r.timeoutFactor+1, maxTimeoutFactor)
 	}
-	if err != nil {
-		for _, id := range ids {
-			late[id] = late[id] || !answered[id]
-		}
-	}
-	return came, late, err
+	return came, err
 }

@@ -274,9 +274,14 @@ func (r *reader) checkWriters(ctx context.Context) {
 	writers := map[uint32]bool{}
 	err := drive.Collect(ctx, r.q, func(rows drive.Rows) error {
 		var xid int64
-		err := rows.Scan(&xid)
+		if err := rows.Scan(&xid); err != nil {
+			return err
+		}
+		if xid < 0 {
+			return errStandby
+		}
 		writers[uint32(xid)] = true
-		return err
+		return nil
 	}, r.e.sql.writers)
 	if err != nil {
 		r.e.logger.Debug("could not check for long transactions: reading "+

@@ -20,10 +20,10 @@ const (
 	// snapshot and values derived from it; then come the rows past each lane's cursor. The first column is the row's lane
 	// plus one of the constants From..., because each further column costs time.
 	//
-	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the sequence is read
-	// first, then the snapshot, then the next transaction id (age() adds the distance from the snapshot's xmax to it). A
-	// transaction id that is handed out before that is below next_xid, and a row id that is handed out after the sequence
-	// was read is above seq.
+	// The order of evaluation matters: the snapshot is the statement's, and the data flow between materialized CTEs forces
+	// the sequence to be read after it, and the next transaction id after that (age() adds the distance from the
+	// snapshot's xmax to it). A row id that is handed out after the sequence was read is above seq, and a transaction id
+	// that was handed out before next_xid was read is below it.
 	//
 	// rewind is the lowest bound of a tracked transaction that this snapshot no longer shows in progress. All rows of such
 	// a transaction lie above its bound, so each lane starts there.
@@ -225,22 +225,27 @@ SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.creat
  WHERE $15::bool AND $20::bigint[] <> '{}' AND $22::text[] <> '{}'`
 
 	// FetchPayloads reads large payloads that the other reads left out, in the requested order: as many as fit, and the
-	// first however large it is. Further rows have no payload and metadata, and rows that must no longer be published are
-	// missing. It is a separate statement because its arguments depend on the results of the others.
+	// first however large it is. Rows that must no longer be published are missing as well. It is a separate statement
+	// because its arguments depend on the results of the others. A standby returns the id -1 first: it may lag behind the
+	// others.
 	//
 	// Arguments: ids; room in bytes.
-	FetchPayloads = `SELECT s.id, s.uuid, CASE WHEN s.whole THEN s.payload END, CASE WHEN s.whole THEN s.metadata END,
-       s.whole
+	FetchPayloads = `SELECT -1::bigint, ''::text, NULL::bytea, NULL::jsonb WHERE pg_is_in_recovery()
+UNION ALL
+(SELECT s.id, s.uuid, s.payload, s.metadata
   FROM (SELECT o.id, o.uuid, o.payload, o.metadata, w.n,
-               row_number() OVER wanted = 1 OR sum(` + size + `) OVER wanted <= $2::bigint AS whole
+               row_number() OVER wanted = 1 OR sum(` + size + `) OVER wanted <= $2::bigint AS fits
           FROM unnest($1::bigint[]) WITH ORDINALITY AS w(id, n) JOIN {outbox} o ON o.id = w.id
          WHERE o.published_at IS NULL AND o.dead_at IS NULL
         WINDOW wanted AS (ORDER BY w.n ROWS UNBOUNDED PRECEDING)) s
- ORDER BY s.n`
+ WHERE s.fits
+ ORDER BY s.n)`
 
 	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
-	// writer's lock on it, which lasts to the end of the transaction.
-	Writers = `SELECT x.transactionid::text::bigint FROM pg_locks x
+	// writer's lock on it, which lasts to the end of the transaction. A standby has none of these locks, and returns -1.
+	Writers = `SELECT -1::bigint WHERE pg_is_in_recovery()
+UNION ALL
+SELECT x.transactionid::text::bigint FROM pg_locks x
  WHERE x.locktype = 'transactionid' AND x.granted AND x.mode = 'ExclusiveLock'
    AND EXISTS (SELECT FROM pg_locks r
                 WHERE r.virtualtransaction = x.virtualtransaction AND r.locktype = 'relation'

@@ -58,7 +58,7 @@ type Answer struct {
 	Owned       [Lanes]bool
 	Counts      [Lanes]int64 // rows past the start of the lane
 	Last        [Lanes]int64 // the highest id of these rows
-	Cut         [Lanes]int64 // the lowest id without room: the lane was read up to there; 0 = there was room
+	Cut         [Lanes]int64 // the lowest id whose payload did not come: the lane was read up to there; 0 = all came
 	First       int64        // the lowest id in all lanes
 	Rows        int          // of all kinds, with their payloads
 	Bytes       int64        // of these

@@ -8,9 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// Rows in a read's catch-up count toward the limit even if they are gone when their payloads are fetched: the next read
-// gets the rows behind them.
-func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
+// A row that is gone when its payload is fetched does not stop its key: the next read gets the rows behind it.
+func TestRowGoneBeforeItsPayload(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 2})
 	d.put(0, "k", "a", ids(1, 6)...)
 	d.read()
@@ -23,7 +22,7 @@ func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
 		row.Large = row.ID == 3
 	}
 	delete(d.table, 3)
-	r.RemoveLarge(nil, map[int64]bool{3: true})
+	r.RemoveLarge(map[int64]bool{3: true})
 	d.finish(a, r)
 	d.want(d.drain(), 4, 5, 6)
 }

@@ -16,9 +16,9 @@ type reading struct {
 	found  []rowOf         // requeued
 
 	// Outcomes of fetching the payloads of rows that were read without one.
-	asked            bool
-	came, late, gone map[int64]bool
-	timedOut         bool
+	asked      bool
+	came, late map[int64]bool
+	timedOut   bool
 }
 
 type loading struct {
@@ -274,15 +274,10 @@ func (f *forwarder) askPayloads(r *reading) {
 		most, r.timedOut = f.m.rng.IntN(most), f.m.chance(50)
 	}
 	r.came, r.late = f.m.db.payloads(wanted, r.req.Cursors.Bytes, most)
-	r.gone = map[int64]bool{}
 	for _, row := range wanted {
-		r.gone[row.ID] = !r.came[row.ID] && !r.late[row.ID]
+		r.late[row.ID] = !r.came[row.ID]
 	}
-	if f.m.variant.lateIsGone {
-		r.late, r.gone = nil, r.late
-	}
-	f.logf("reads payloads of %d rows with room for %d: late %v, gone %v",
-		len(wanted), r.req.Cursors.Bytes, r.late, r.gone)
+	f.logf("reads payloads of %d rows with room for %d: late %v", len(wanted), r.req.Cursors.Bytes, r.late)
 }
 
 // readOf returns the dispatcher's input, before missing rows are removed from it.
@@ -381,7 +376,7 @@ func (f *forwarder) answerOf(r *reading) coordinator.ReadAnswer {
 			answer.First = v.id
 		}
 	}
-	answer.Cut = answer.Read.RemoveLarge(r.late, r.gone)
+	answer.Cut = answer.Read.RemoveLarge(r.late)
 	return answer
 }
 

@@ -59,33 +59,29 @@ func (d *Dispatcher) mayKeep(l *lane, r *Row, caught, due bool) bool {
 	return k == nil || !d.defers(k, r.ID) || k.goesBefore(r.ID)
 }
 
-// RemoveLarge removes rows without a payload from a read: late ones, for which there was no room, and those that are
-// gone. Rows after a late one in its lane are removed as well, because a lane is read in order, except rows that block
-// their keys. cut has the id of the first new one.
-func (r *Read) RemoveLarge(late, gone map[int64]bool) (cut [Lanes]int64) {
+// RemoveLarge removes late rows from a read: their payloads were wanted and did not come, because there was no room, or
+// because they have changed since. Rows after a late one in its lane are removed as well, because a lane is read in
+// order, except rows that block their keys. cut has the id of the first new one.
+func (r *Read) RemoveLarge(late map[int64]bool) (cut [Lanes]int64) {
 	r.count()
 	for id, f := range r.ByID {
-		switch {
-		case f.Dead:
-		case late[id]:
+		if late[id] && !f.Dead {
 			if r.Late == nil {
 				r.Late = map[int64]bool{}
 			}
 			r.Late[id] = true
 			delete(r.ByID, id)
-		case gone[id]:
-			delete(r.ByID, id)
 		}
 	}
-	r.Caught, r.CaughtCut = removeLarge(r.Caught, late, gone)
-	r.Ready, cut = removeLarge(r.Ready, late, gone)
+	r.Caught, r.CaughtCut = removeLarge(r.Caught, late)
+	r.Ready, cut = removeLarge(r.Ready, late)
 	var cutDue [Lanes]int64
-	r.Due, cutDue = removeLarge(r.Due, late, gone)
+	r.Due, cutDue = removeLarge(r.Due, late)
 	r.DueLate = cutDue != [Lanes]int64{}
 	return cut
 }
 
-func removeLarge(rows []*Row, late, gone map[int64]bool) (kept []*Row, cut [Lanes]int64) {
+func removeLarge(rows []*Row, late map[int64]bool) (kept []*Row, cut [Lanes]int64) {
 	kept = rows[:0]
 	for _, row := range rows {
 		at := &cut[row.Assignment.Lane]
@@ -93,7 +89,7 @@ func removeLarge(rows []*Row, late, gone map[int64]bool) (kept []*Row, cut [Lane
 			*at = row.ID
 		}
 		blocks := row.Key != "" && row.Attempts > 0 // it blocks its key, even without payload
-		if blocks || *at == 0 && !(row.Large && gone[row.ID]) {
+		if blocks || *at == 0 {
 			kept = append(kept, row)
 		}
 	}

@@ -219,7 +219,7 @@ func TestQuietNamesTheTopicOfADueRowBehindALateOne(t *testing.T) {
 	a := d.begin()
 	r := d.answer(a)
 	r.Due[0].Large = true
-	r.RemoveLarge(map[int64]bool{1: true}, nil)
+	r.RemoveLarge(map[int64]bool{1: true})
 	d.finish(a, r)
 	d.want(d.drain(), 1)
 	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {

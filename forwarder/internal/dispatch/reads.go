@@ -38,10 +38,10 @@ type Read struct {
 	Ready   []*Row // in order of id for each lane
 	Due     []*Row // due rows, if DueRead
 	DueRead bool
-	Late    map[int64]bool // rows of Request.IDs for which there was no room
-	DueLate bool           // there was not enough room for Due
+	Late    map[int64]bool // rows of Request.IDs whose payload did not come
+	DueLate bool           // the payload of a row of Due did not come
 
-	CaughtCut [Lanes]int64 // the lowest id of Caught for which there was no room; 0 = there was room
+	CaughtCut [Lanes]int64 // the lowest id of Caught whose payload did not come; 0 = all came
 	sawClosed bool         // of closed topics as well
 	counted   bool
 	caught    [Lanes]struct{ rows, last int64 }

@@ -222,7 +222,7 @@ func TestRequeuedBesideLargeMessages(t *testing.T) {
 		for i, row := range d.b.WantedPayloads(a, &r) {
 			row.Large, late[row.ID] = i > 0, i > 0
 		}
-		r.RemoveLarge(late, nil)
+		r.RemoveLarge(late)
 		d.finish(a, r)
 		if c := d.next(); c != nil {
 			d.returned(c, dispatch.OK)
@@ -240,7 +240,7 @@ func TestLateMessagesHideNoRequeued(t *testing.T) {
 	r := dispatch.Read{Due: []*dispatch.Row{
 		{ID: 1, Key: "k", Large: true}, {ID: 2, Key: "l"}, {ID: 3, Key: "m", Attempts: 1},
 	}}
-	if r.RemoveLarge(map[int64]bool{1: true}, nil); len(r.Due) != 1 || r.Due[0].ID != 3 || !r.DueLate {
+	if r.RemoveLarge(map[int64]bool{1: true}); len(r.Due) != 1 || r.Due[0].ID != 3 || !r.DueLate {
 		t.Fatalf("%+v", r)
 	}
 }

@@ -158,7 +158,7 @@ func (d *desk) readNarrow() {
 	for i, row := range d.b.WantedPayloads(a, &r) {
 		row.Large, late[row.ID] = i > 0, i > 0
 	}
-	if cut := r.RemoveLarge(late, nil)[0]; cut > 0 {
+	if cut := r.RemoveLarge(late)[0]; cut > 0 {
 		d.marks[0] = cut - 1
 	}
 	d.finish(a, r)

@@ -22,7 +22,6 @@ type variant struct {
 	otherEpoch    bool // a response is applied to the lane's current assignment, whichever it is
 	forgetsAtOnce bool // settled rows are forgotten as soon as they are settled
 	noCatch       bool // deferred rows count as caught up
-	lateIsGone    bool // rows without room count as gone
 	cutIgnored    bool // a lane counts as read past rows without room
 	noSweep       bool
 	noFirstsCheck bool // nothing notices that an operator settled a row that a key waits for
@@ -150,7 +149,6 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"bound raised without the next read's consent", 2, variant{noConsent: true}},
 		{"cursor not moved to the last id of a full lane", 1, variant{fullGoesOn: true}},
 		{"lane read past rows without room", 0, variant{cutIgnored: true}},
-		{"rows without room taken for gone", 0, variant{lateIsGone: true}},
 		{"response applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
 		{"forgotten when settled", 2, variant{forgetsAtOnce: true}},
 		{"blocked only when settled", 1, variant{heldOnceSettled: true}},

@@ -1,6 +1,7 @@
 package idle
 
 import (
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -46,22 +47,22 @@ func (s *server) end() {
 	}
 }
 
-// poll returns the statement's result. The sequence is read some time before the snapshot, and the next transaction id
-// after it.
+// poll returns the statement's result. The sequence is read some time after the snapshot, and the next transaction id
+// after that.
 func (s *server) poll(m *Tracker, all bool) Poll {
 	number, known := m.Number()
 	all = all || !known
-	l := Poll{Number: s.id - 1, All: all, Due: -1}
-	for range s.rand.IntN(3) {
-		s.step()
-	}
-	l.Oldest = s.done + 1
+	l := Poll{Oldest: s.done + 1, All: all, Due: -1}
 	for x := range s.open {
 		l.Oldest = min(l.Oldest, x)
 	}
-	poll := all || l.Number != number
-	for id := range s.rows {
-		l.Ready = l.Ready || poll && (all || id > number)
+	visible := maps.Clone(s.rows)
+	for range s.rand.IntN(3) {
+		s.step()
+	}
+	l.Number = s.id - 1
+	for id := range visible {
+		l.Ready = l.Ready || (all || l.Number != number && id > number)
 	}
 	for range s.rand.IntN(3) {
 		s.step()
