@@ -47,8 +47,8 @@
 // When its lane is lost, a row in memory or deferred is forgotten: the lane's next owner reads it again. A call in
 // flight then counts only if it succeeds.
 //
-// If an operator requeued a message during its call, and a read has seen that, the result is ignored: it is tried
-// again.
+// If an operator requeued a message during its call, or before its failure was settled, and a read has seen that, the
+// result is ignored: it is tried again.
 //
 // # Order
 //

@@ -106,6 +106,25 @@ func TestRequeuedOfAClosedTopicBlocksItsKey(t *testing.T) {
 	d.want(d.drain(), 1, 2)
 }
 
+// An operator requeues a message that has just died, and a read sees that before the answer comes that it is dead: it
+// still blocks its key.
+func TestRequeuedBeforeItsDeathIsKnown(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.read()
+	d.returned(d.next(1), dispatch.Permanent)
+	_, failed := d.b.Results(1000)
+	d.sendAgain(1)
+	a := d.begin()
+	r := d.answer(a)
+	r.Due[0].Large = true // rows that block their keys come without payload
+	d.finish(a, r)
+	d.b.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed[0], Kind: dispatch.Dead}})
+	d.after()
+	d.rarely = true
+	d.want(d.drain(), 1, 2)
+}
+
 // A recheck of blocked rows that began before an operator requeued one does not unblock its key, because a read has
 // returned the message since.
 func TestRecheckThatBeganBeforeARequeue(t *testing.T) {

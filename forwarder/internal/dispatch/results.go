@@ -255,6 +255,10 @@ func (d *Dispatcher) applyOutcome(o Outcome) {
 	case r.Key == "" && o.Kind == Waiting:
 		d.addBlocked(l, "", r.ID, r.Topic, d.now.Add(o.Delay))
 	case b == nil || b.index >= 0: // it was published after all
+	case b.key != nil && b.generation != r.Generation: // requeued since
+		if known := l.known[r.ID]; known == nil || known == r { // otherwise it was read again, and that call counts
+			d.schedule(l, b, d.now)
+		}
 	case o.Kind == Waiting:
 		d.schedule(l, b, d.now.Add(o.Delay))
 	case o.Kind == Dead && d.cfg.BlockKeyOnDead && b.key != nil:
