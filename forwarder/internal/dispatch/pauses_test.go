@@ -440,3 +440,20 @@ func TestDeadCandidateWithoutAKey(t *testing.T) {
 		t.Fatal("it is not quiet")
 	}
 }
+
+// The probe of a topic succeeds, and an operator pauses the topic before its keys are caught up: the next row of the
+// probe's key, on another topic, waits for nothing.
+func TestPausedAfterItsProbe(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "other", 2)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	d.pause("down")
+	d.settle()
+	d.read()
+	d.next(2)
+}

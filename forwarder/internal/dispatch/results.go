@@ -78,7 +78,7 @@ func (d *Dispatcher) succeeded(c *Call, late bool) {
 	r.Payload, r.Metadata = nil, nil // settling needs neither
 	c.published = true
 	d.published = append(d.published, r)
-	d.closeBreaker(c)
+	defer d.closeBreaker(c) // afterwards: an operator may pause the topic again before its keys have caught up
 	l := d.countUnsettled(c)
 	if l == nil || l.releasing {
 		return
