@@ -96,7 +96,7 @@ func (d *Dispatcher) WaitingGone(now time.Time, t Assignment, ids []int64) {
 	}
 	var names []string
 	for name, w := range l.waits {
-		if w.topic.closed && gone[w.low] {
+		if k := l.keys[name]; w.topic.closed && gone[w.low] && (k == nil || k.isIdle(w.low)) {
 			names = append(names, name)
 		}
 	}
