@@ -221,7 +221,7 @@ func (s *bubbleServer) settleFailed(args []any) (a bubbleAnswer, _ bool) {
 	}
 	for i, outcome := range s.db.SettleFailed(args[1].(string), list, math.MaxInt) {
 		if outcome != "" {
-			a.rows = append(a.rows, []any{ids[i], outcome})
+			a.rows = append(a.rows, []any{i + 1, outcome})
 		}
 	}
 	return a, false

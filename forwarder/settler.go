@@ -215,12 +215,14 @@ func (s *settler) writeFailed(
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	begun := time.Now()
-	answers := make(map[int64]string, len(failed))
+	answers := make([]string, len(failed))
 	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
-		var id int64
+		var n int64
 		var answer string
-		err := rows.Scan(&id, &answer)
-		answers[id] = answer
+		err := rows.Scan(&n, &answer)
+		if err == nil {
+			answers[n-1] = answer
+		}
 		return err
 	}, e.sql.settleFailed, e.failedArgs(failed)...)
 	if err != nil {
@@ -263,12 +265,12 @@ func (e *engine) failedArgs(failed []dispatch.Failure) []any {
 // outcomesOf interprets the database's answers: the outcomes of failures, the failures whose rows are locked, and how
 // many messages are now dead.
 func outcomesOf(
-	failed []dispatch.Failure, answers map[int64]string,
+	failed []dispatch.Failure, answers []string,
 ) (outcomes []dispatch.Outcome, locked []dispatch.Failure, dead int) {
 	outcomes = make([]dispatch.Outcome, 0, len(failed))
-	for _, f := range failed {
+	for i, f := range failed {
 		o := dispatch.Outcome{Failure: f, Kind: dispatch.Gone} // no answer means that another settled it
-		switch answers[f.Row.ID] {
+		switch answers[i] {
 		case "waiting":
 			o.Kind = dispatch.Waiting
 		case "dead":

@@ -474,20 +474,17 @@ func (w *twin) settleFailed(ctx context.Context) error {
 			fatalAges[len(fatalAges)-1] = 0
 		}
 	}
-	outcomes := map[int64]string{}
+	server := make([]string, len(ids))
 	_, err := list(w, ctx, sqltext.SettleFailed, func(row pgx.CollectableRow) (_ int, err error) {
-		var id int64
+		var n int
 		var outcome string
-		err = row.Scan(&id, &outcome)
-		outcomes[id] = outcome
+		if err = row.Scan(&n, &outcome); err == nil {
+			server[n-1] = outcome
+		}
 		return 0, err
 	}, modelScope, owner, ids, identities, lanes, epochs, attempts, delays, errs, fatalAges)
 	if err != nil {
 		return err
-	}
-	server := make([]string, len(ids))
-	for i, id := range ids {
-		server[i] = outcomes[id]
 	}
 	return w.same("settle failed", w.model.SettleFailed(owner, failed, most), server)
 }

@@ -3,8 +3,8 @@ package sqltext
 // The statements that settle failed messages.
 const (
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch under which the
-	// message was read: the lock keeps both until this commits. It returns an outcome for each message, unless it was
-	// settled elsewhere: fenced (the lane has another owner now), locked (by another transaction, and not recorded),
+	// message was read: the lock keeps both until this commits. It returns the number of each attempt, from 1, and its
+	// outcome, unless the message was settled elsewhere: fenced (the lane has another owner now), locked (by another transaction, and not recorded),
 	// waiting or dead. attempts is set, not incremented, so that repeating the statement after an unknown commit
 	// charges once; a message that it had made dead is returned as dead again, and one that an operator has requeued
 	// since (another generation) is waiting and not charged.
@@ -35,7 +35,7 @@ const (
                'service_poisoned', $1::text, 'handler_poisoned', ` + nameOfOwner + `,
                'subscriber_poisoned', 'outbox') ||
            CASE o.key WHEN '' THEN '{}' ELSE jsonb_build_object('outbox_key', o.key) END
-      FROM settled s JOIN failed f ON f.id = s.id AND f.mine JOIN {outbox} o ON o.id = s.id
+      FROM settled s JOIN failed f ON f.n = s.n JOIN {outbox} o ON o.id = f.id
      WHERE s.dead AND o.topic <> $11::text
 )` + failedAnswers
 
@@ -52,11 +52,11 @@ const (
 ), failed AS MATERIALIZED (
     SELECT f.*, fence.lane IS NOT NULL AS mine
       FROM unnest($3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::float8[], $9::text[],
-        $10::float8[])
-           AS f(id, uuid, lane, epoch, attempts, delay, error, fatal_age)
+        $10::float8[]) WITH ORDINALITY
+           AS f(id, uuid, lane, epoch, attempts, delay, error, fatal_age, n)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
 ), free AS MATERIALIZED (
-    SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id
+    SELECT f.n FROM {outbox} o JOIN failed f ON o.id = f.id
       AND o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''), '') = f.uuid
      WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN o.dead_at IS NULL ELSE false END
        FOR UPDATE OF o SKIP LOCKED
@@ -67,19 +67,19 @@ const (
            dead_at = CASE WHEN f.fatal_age = 0 OR f.fatal_age > 0
                                AND o.created_at <= clock_timestamp() - f.fatal_age * interval '1 second'
                           THEN clock_timestamp() END
-      FROM failed f JOIN free ON free.id = f.id
+      FROM failed f JOIN free ON free.n = f.n
      WHERE o.id = f.id
-    RETURNING o.id, o.dead_at IS NOT NULL AS dead
+    RETURNING f.n, o.dead_at IS NOT NULL AS dead
 )`
 
 	failedAnswers = `
-SELECT s.id, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
+SELECT s.n, CASE WHEN s.dead THEN 'dead' ELSE 'waiting' END FROM settled s
 UNION ALL
-SELECT f.id, CASE WHEN o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''),
+SELECT f.n, CASE WHEN o.uuid || coalesce('/' || nullif(o.metadata->>'outbox_generation', ''),
   '') <> f.uuid THEN 'waiting'
                   WHEN o.dead_at IS NULL THEN 'locked' ELSE 'dead' END
   FROM failed f JOIN {outbox} o ON o.id = f.id AND starts_with(f.uuid, o.uuid)
- WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN f.id NOT IN (SELECT free.id FROM free) ELSE false END
+ WHERE f.mine AND CASE WHEN o.published_at IS NULL THEN f.n NOT IN (SELECT free.n FROM free) ELSE false END
 UNION ALL
-SELECT f.id, 'fenced' FROM failed f WHERE NOT f.mine`
+SELECT f.n, 'fenced' FROM failed f WHERE NOT f.mine`
 )
