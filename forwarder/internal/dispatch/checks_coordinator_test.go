@@ -26,7 +26,8 @@ func (f *forwarder) checkSignals(e coordinator.Effects) {
 	if !tick.IsZero() && tick.Before(f.tickAt) {
 		f.m.failf("forwarder %d: something is due, but the timer is not woken", f.id)
 	}
-	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil && f.readsLanes() {
+	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil && f.readsLanes() &&
+		!f.applying && !f.readAt.Equal(f.pausedUntil) {
 		f.m.failf("forwarder %d: a read is due, but the reader is not woken", f.id)
 	}
 	if e.Start > 0 && !now.Before(f.leaseUntil) {

@@ -15,7 +15,9 @@ func (f *forwarder) cutOff() {
 	if s := f.settling; s != nil && (!s.committed || f.m.chance(50)) {
 		f.settling = nil
 	}
-	f.loading, f.checking, f.keeping = nil, nil, nil
+	if f.m.chance(50) { // unless they had their responses
+		f.loading, f.checking, f.keeping, f.scanned = nil, nil, nil, nil
+	}
 	clear(f.found) // what an operator did since may be undone
 }
 

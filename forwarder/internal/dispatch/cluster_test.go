@@ -67,20 +67,20 @@ func (d *database) view(me int) (members []lease.Member, lanes []lease.Lane) {
 }
 
 // take acquires lanes whose epoch is unchanged since it was read and whose owner is not alive.
-func (d *database) take(me int, terms []lease.Assignment) (taken []lease.Assignment) {
+func (d *database) take(me int, terms []lease.Assignment, had map[int16]int64) (taken []lease.Assignment) {
 	for _, t := range terms {
 		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && !d.alive(l.owner) {
-			taken = append(taken, d.changeLane(t.Lane, laneRow{me, l.epoch + 1}))
+			taken = append(taken, d.changeLane(t.Lane, laneRow{me, max(l.epoch, had[t.Lane]) + 1}))
 		}
 	}
 	return taken
 }
 
 // retake raises the epochs of the forwarder's own lanes.
-func (d *database) retake(me int, terms []lease.Assignment) (taken []lease.Assignment) {
+func (d *database) retake(me int, terms []lease.Assignment, had map[int16]int64) (taken []lease.Assignment) {
 	for _, t := range terms {
 		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && l.owner == me {
-			epoch := l.epoch + 1
+			epoch := max(l.epoch, had[t.Lane]) + 1
 			if d.faults.epochKept {
 				epoch = l.epoch
 			}
@@ -100,7 +100,9 @@ func (d *database) giveBack(me int, terms []lease.Assignment) {
 }
 
 func (d *database) changeLane(n int16, row laneRow) lease.Assignment {
+	old := d.lanes[n]
 	d.lanes[n] = row
+	d.logged(func() { d.lanes[n] = old })
 	return lease.Assignment{Lane: n, Epoch: row.epoch}
 }
 
@@ -113,6 +115,9 @@ func (d *database) operate(m *record) string {
 	}
 	kinds := d.rng.IntN(100)
 	switch {
+	case m.published && kinds < 25:
+		d.requeue(0, m)
+		return fmt.Sprintf("replays %v as a new generation", m)
 	case m.published && kinds < 50:
 		m.replayed, m.requeues = true, m.requeues+1
 		return do("replays", func(m *record) { m.published, m.discarded = false, false })
@@ -123,6 +128,8 @@ func (d *database) operate(m *record) string {
 		return fmt.Sprintf("requeues %v", m)
 	case m.attempts > 0 && !m.dead && kinds < 45:
 		return do("snoozes", func(m *record) { m.due = d.now.Add(farOff) })
+	case m.attempts > 0 && !m.dead && kinds < 55 && m.due.After(d.now):
+		return do("retries now", func(m *record) { m.due = d.now })
 	case kinds < 65 && !m.dead:
 		return do("kills", func(m *record) { m.dead, m.discarded = true, true })
 	case kinds < 80:
@@ -143,8 +150,22 @@ func (d *database) together(key string) (again []*record) {
 		return nil
 	}
 	d.batches++
-	d.requeue(d.batches, again...)
-	return again
+	batch, rest := d.batches, []*record(nil)
+	if d.rng.IntN(2) == 0 { // an act commits in batches
+		n := 1 + d.rng.IntN(len(again)-1)
+		again, rest = again[:n], again[n:]
+		d.later = append(d.later, func() {
+			for i, m := range rest {
+				if !m.visible() || d.locked[m] { // it is skipped, and so are later ones of its key
+					rest = rest[:i]
+					break
+				}
+			}
+			d.requeue(batch, rest...)
+		})
+	}
+	d.requeue(batch, again...)
+	return append(again, rest...)
 }
 
 // requeue makes messages due as an operator's act does: they block their keys, and get all attempts.

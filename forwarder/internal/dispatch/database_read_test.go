@@ -50,33 +50,31 @@ type version struct {
 	seen state
 }
 
-// payloads returns the ids of rows that are still unpublished and fit into some room, but at least the first one, and
-// the ids of the others, and of those that were requeued since the read. It may fail after some of them.
-func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came, late map[int64]bool) {
-	came, late = map[int64]bool{}, map[int64]bool{}
+// payloads returns the ids of rows that are as they were read and fit into some room, but at least the first one. It may
+// fail after some of them.
+func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came map[int64]bool) {
+	came = map[int64]bool{}
 	used, first := int64(0), true
-	for i, row := range wanted {
+	for _, row := range wanted[:most] {
 		m := d.find(row.ID)
-		switch {
-		case i >= most:
-			late[row.ID] = true
-		case m == nil || !m.pending() || m.uuid != row.UUID:
-		case first || used+int64(m.size) <= room:
-			came[row.ID], late[row.ID] = m.act() == row.Generation, m.act() != row.Generation
-			used, first = used+int64(m.size), false
-		default:
-			late[row.ID], used = true, 1<<40
+		if m == nil || !m.pending() {
+			continue
+		}
+		if used += int64(m.size); !first && used > room {
+			break
+		}
+		first = false
+		if m.uuid == row.UUID && m.act() == row.Generation {
+			came[row.ID] = true
 		}
 	}
-	return came, late
+	return came
 }
 
-// fetch reads with one snapshot. between runs the steps of others between the parts that are not atomic: the sequence's
-// value, the snapshot, and the next transaction id.
+// fetch reads with one snapshot. between runs the steps of others between the parts that are not atomic: the snapshot,
+// which the server takes when the statement begins, the sequence's value, and the next transaction id.
 func (d *database) fetch(q query, between func()) answer {
-	a := answer{seq: d.seq, rewind: -1, owned: map[int16]bool{}, life: d.lifeName()}
-	between()
-	a.xmax = d.latest + 1
+	a := answer{xmax: d.latest + 1, rewind: -1, owned: map[int16]bool{}, life: d.lifeName()}
 	for _, tx := range d.open {
 		if tx.xid != 0 && tx.xid < a.xmax {
 			a.running = append(a.running, tx.xid)
@@ -118,6 +116,8 @@ func (d *database) fetch(q query, between func()) answer {
 	slices.SortFunc(a.ready, func(x, y version) int {
 		return cmp.Or(cmp.Compare(x.lane, y.lane), cmp.Compare(x.id, y.id))
 	})
+	between()
+	a.seq = d.seq
 	between()
 	a.nextXid = d.nextXid
 	if d.faults.nextIsXmax {

@@ -32,6 +32,7 @@ type database struct {
 	members map[int]memberRow
 	leases  time.Duration // how long a lease lasts
 
+	later   []func() // statements that the server has not finished yet
 	paused  []string // topics, by an operator
 	batches int      // acts that requeued several messages
 

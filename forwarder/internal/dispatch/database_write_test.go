@@ -152,7 +152,7 @@ func (d *database) crash() (lost int) {
 	for _, tx := range d.open {
 		d.remove(tx.rows)
 	}
-	d.log, d.open = nil, nil
+	d.log, d.open, d.later = nil, nil, nil
 	clear(d.locked)
 	if d.rng.IntN(2) == 0 {
 		seq += d.rng.Int64N(d.seq - seq + 1)
@@ -172,7 +172,7 @@ func (d *database) truncate() bool {
 			return false
 		}
 	}
-	if len(d.locked) > 0 {
+	if len(d.locked)+len(d.later) > 0 {
 		return false
 	}
 	for _, m := range d.table {

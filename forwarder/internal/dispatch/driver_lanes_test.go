@@ -86,6 +86,9 @@ func (f *forwarder) rebalancer() {
 		k.taken = slices.DeleteFunc(k.taken, func(lease.Assignment) bool {
 			return f.m.chance(5) && !f.m.finishing // the reply was lost
 		})
+		for _, t := range k.taken {
+			f.epochs[t.Lane] = t.Epoch
+		}
 		f.coordinator.Took(k.taken)
 		f.take()
 	}
@@ -147,6 +150,9 @@ func (f *forwarder) giveBack() {
 	}
 	if len(free) > 0 {
 		f.m.db.giveBack(f.id, free)
+		if f.m.chance(5) && !f.m.finishing { // the reply was lost
+			return
+		}
 		f.coordinator.Released(free)
 		f.take()
 		f.checkReleased(free)
@@ -172,7 +178,7 @@ func (f *forwarder) change(k *keeping) {
 	if lost, back := f.usedTerms(p.Lost), f.usedTerms(p.Release); len(lost)+len(back) > 0 {
 		f.logf("loses %v, releases %v", lost, back)
 	}
-	k.taken = append(f.m.db.retake(f.id, p.Retake), f.m.db.take(f.id, p.Take)...)
+	k.taken = append(f.m.db.retake(f.id, p.Retake, f.epochs), f.m.db.take(f.id, p.Take, f.epochs)...)
 	if len(p.Retake)+len(p.Take) > 0 {
 		f.logf("retakes or takes %v", f.usedTerms(k.taken))
 	}

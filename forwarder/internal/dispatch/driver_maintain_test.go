@@ -22,6 +22,15 @@ func (f *forwarder) maintainer() {
 	if f.coordinator.Stopping() {
 		return
 	}
+	switch next := f.scanned; {
+	case next != nil && f.m.chance(20): // another goroutine
+		f.hold()
+		return
+	case next != nil:
+		f.scanned = nil
+		next()
+		return
+	}
 	if c := f.checking; c != nil {
 		f.checking = nil
 		f.logf("rechecks blocked rows %v in lane %d above %d", c.blocked, c.term.Lane, c.from)
@@ -59,16 +68,21 @@ func (f *forwarder) hold() {
 
 // checkFirsts checks whether the rows that keys wait for are still pending.
 func (f *forwarder) checkFirsts(t dispatch.Assignment) {
-	var gone []int64
-	for _, id := range f.coordinator.WaitingIDs(t) {
-		if m := f.m.db.find(id); m == nil || !m.pending() {
-			gone = append(gone, id)
-		}
+	ids := f.coordinator.WaitingIDs(t)
+	if len(ids) == 0 {
+		return
 	}
-	if len(gone) > 0 {
-		f.logf("finds rows gone that keys wait for in lane %d: %v", t.Lane, gone)
-		f.coordinator.WaitingGone(f.m.db.now, t, gone)
-		f.take()
+	f.scanned = func() {
+		gone := slices.DeleteFunc(ids, func(id int64) bool {
+			m := f.m.db.find(id)
+			return m != nil && m.pending()
+		})
+		f.logf("reads which rows are gone that keys wait for in lane %d: %v", t.Lane, gone)
+		f.scanned = func() {
+			f.logf("learns that rows are gone that keys wait for in lane %d: %v", t.Lane, gone)
+			f.coordinator.WaitingGone(f.m.db.now, t, gone)
+			f.take()
+		}
 	}
 }
 
@@ -95,7 +109,9 @@ func (f *forwarder) sweep(t dispatch.Assignment) {
 	if len(ids) > 0 {
 		f.logf("sweeps lane %d: %v", t.Lane, ids)
 	}
-	f.coordinator.Swept(at, map[int16][]dispatch.Orphan{t.Lane: ids}, limit)
-	f.take()
-	f.sweeping[t.Lane] = at[0].Cursor
+	f.scanned = func() {
+		f.coordinator.Swept(at, map[int16][]dispatch.Orphan{t.Lane: ids}, limit)
+		f.take()
+		f.sweeping[t.Lane] = at[0].Cursor
+	}
 }

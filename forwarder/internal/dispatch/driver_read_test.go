@@ -1,6 +1,8 @@
 package dispatch_test
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
@@ -16,9 +18,10 @@ type reading struct {
 	found  []rowOf         // requeued
 
 	// Outcomes of fetching the payloads of rows that were read without one.
-	asked      bool
-	came, late map[int64]bool
-	timedOut   bool
+	wanted        []*dispatch.Row
+	asked, failed bool
+	came, late    map[int64]bool
+	timedOut      bool
 }
 
 type loading struct {
@@ -26,6 +29,7 @@ type loading struct {
 	life    string
 	from    int64
 	done    bool // all pages are read
+	rested  bool // a read followed the last page
 	blocked []dispatch.BlockedRow
 	uuids   []string
 }
@@ -46,12 +50,18 @@ func (f *forwarder) reader() {
 		f.late, f.reading = r, nil
 	case r != nil && f.m.withholds && !r.asked:
 		f.askPayloads(r)
+	case r != nil && len(r.wanted) > 0:
+		f.fetchPayloads(r)
 	case r != nil:
 		f.reading = nil
 		f.endRead(r)
 	case f.loading != nil && f.loading.done:
 		f.loaded()
+	case f.loading != nil && !f.loading.rested && f.readsLanes() && (f.noReadWhile == nil || !f.noReadWhile()):
+		f.loading.rested = true // each page of a lane is followed by a read of the others
+		f.beginRead()
 	case f.loading != nil:
+		f.loading.rested = false
 		f.loadPage()
 	case f.planned:
 		f.planned = false
@@ -265,19 +275,41 @@ func idsOf(list []version) []int64 {
 func (f *forwarder) askPayloads(r *reading) {
 	r.asked = true
 	read := f.readOf(r)
-	wanted := f.coordinator.WantedPayloads(&r.req, &coordinator.ReadAnswer{Read: read})
-	if len(wanted) == 0 {
-		return
+	r.wanted = f.coordinator.WantedPayloads(&r.req, &coordinator.ReadAnswer{Read: read})
+	if !f.m.chance(50) && len(r.wanted) > 0 {
+		f.fetchPayloads(r)
 	}
+}
+
+// received returns the size of the payloads that a read brought itself.
+func (f *forwarder) received(r *reading) (bytes int64) {
+	a := r.answer
+	for i, list := range [...][]version{a.byID, a.ready, a.caught, a.due} {
+		for _, v := range list {
+			if row := f.row(r, v, i == 3); !row.Large {
+				bytes += int64(v.size)
+			}
+		}
+	}
+	return bytes
+}
+
+// fetchPayloads is the statement that reads them.
+func (f *forwarder) fetchPayloads(r *reading) {
+	wanted, room := r.wanted, max(0, r.req.Cursors.Bytes-f.received(r))
+	r.wanted = nil
 	most := len(wanted)
 	if f.m.chance(f.m.readFails) {
 		most, r.timedOut = f.m.rng.IntN(most), f.m.chance(50)
 	}
-	r.came, r.late = f.m.db.payloads(wanted, r.req.Cursors.Bytes, most)
+	r.came, r.late = f.m.db.payloads(wanted, room, most), map[int64]bool{}
+	r.failed = most < len(wanted) && len(r.came) == 0
 	for _, row := range wanted {
-		r.late[row.ID] = !r.came[row.ID]
+		if !r.came[row.ID] {
+			r.late[row.ID] = true
+		}
 	}
-	f.logf("reads payloads of %d rows with room for %d: late %v", len(wanted), r.req.Cursors.Bytes, r.late)
+	f.logf("reads payloads of %d rows with room for %d: late %v", len(wanted), room, slices.Sorted(maps.Keys(r.late)))
 }
 
 // readOf returns the dispatcher's input, before missing rows are removed from it.
@@ -301,7 +333,7 @@ func (f *forwarder) readOf(r *reading) dispatch.Read {
 func (f *forwarder) readFailed(r *reading) {
 	f.logf("fails to read")
 	f.reading, f.more, f.read = nil, true, true
-	f.coordinator.ReadFailed(f.m.db.now, &r.req, f.m.chance(50), 0)
+	f.coordinator.ReadFailed(f.m.db.now, &r.req, f.m.chance(50), f.pause())
 	f.take()
 }
 
@@ -315,7 +347,7 @@ func (f *forwarder) endRead(r *reading) {
 	if f.coordinator.ReadAnswered(f.m.db.now, &r.req, &a) {
 		f.logf("finds a new incarnation")
 		f.take()
-		f.coordinator.ReadFailed(f.m.db.now, nil, false, 0) // no request to withdraw
+		f.coordinator.ReadFailed(f.m.db.now, nil, false, f.pause()) // no request to withdraw
 		f.take()
 		return
 	}
@@ -331,14 +363,11 @@ func (f *forwarder) endRead(r *reading) {
 	case v.triesFromTheTop:
 		f.dispatcher.TakeAnyway(r.req.Dispatch, a.Read)
 	}
+	f.meanwhile()
 	if a.HasPart(&r.req, 1) && f.m.chance(30) {
 		f.coordinator.PartRead(f.m.db.now, &a, 1+f.m.rng.IntN(len(a.Read.Ready)-1))
 		f.take()
-		for range 1 + f.m.rng.IntN(10) {
-			f.worker()
-			f.publisher()
-			f.settler()
-		}
+		f.meanwhile()
 	}
 	if r.req.Due && len(r.req.Dispatch.Closed) == 0 {
 		f.full = r.full
@@ -352,6 +381,48 @@ func (f *forwarder) endRead(r *reading) {
 	if !f.more {
 		f.checkQuiet(r)
 	}
+	if r.failed {
+		f.coordinator.ReadFailed(f.m.db.now, nil, r.timedOut, f.pause())
+		f.take()
+	}
+}
+
+// meanwhile lets the other goroutines make steps while the reading one applies an answer.
+func (f *forwarder) meanwhile() {
+	if f.m.chance(60) {
+		return
+	}
+	f.applying = true
+	for range 1 + f.m.rng.IntN(10) {
+		switch p := f.m.rng.IntN(100); {
+		case p < 25:
+			f.worker()
+		case p < 50:
+			f.publisher()
+		case p < 75:
+			f.settler()
+		case p < 80:
+			f.timer()
+		case p < 90:
+			if f.m.maintains {
+				f.maintainer()
+			}
+		case p < 92 && f.m.allLanes && !f.m.finishing && len(f.drains) < 2:
+			f.drain(false)
+		default:
+			f.rebalancer()
+		}
+	}
+	f.applying = false
+}
+
+// pause returns how long the reading goroutine waits after an error.
+func (f *forwarder) pause() (pause time.Duration) {
+	if f.pausedUntil = (time.Time{}); !f.m.finishing && f.m.chance(50) {
+		pause = time.Duration(f.m.rng.IntN(3000)) * time.Microsecond
+		f.pausedUntil = f.m.db.now.Add(pause)
+	}
+	return pause
 }
 
 // answerOf returns the complete response to a read.
@@ -393,9 +464,14 @@ func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
 	return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
 }
 
-// row returns the dispatcher's input for a row. A due row that blocks its key comes without its payload.
+// row returns the dispatcher's input for a row. A due row that blocks its key, or waits for the rows before it, comes
+// without its payload.
 func (f *forwarder) row(r *reading, v version, due bool) *dispatch.Row {
-	blocks := due && v.key != "" && v.seen.attempts > 0
+	from := r.req.Cursors.Cursors[v.lane]
+	if r.answer.rewind >= 0 {
+		from = min(from, r.answer.rewind)
+	}
+	blocks := due && v.key != "" && (v.seen.attempts > 0 || v.id > from)
 	large := (blocks || int64(v.size) > r.req.Cursors.Whole) && !r.came[v.id]
 	return &dispatch.Row{
 		Large: large, ID: v.id, Assignment: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,

@@ -74,20 +74,38 @@ func (f *forwarder) results(most int) (published []*dispatch.Row, failures []dis
 }
 
 func (f *forwarder) commitSettle(s *settling) {
-	if f.m.chance(f.m.settleFails) {
-		f.logf("fails to settle")
-		f.settling = nil
-		return
-	}
-	s.committed = true
 	var list []settled
 	for _, r := range s.published {
 		list = append(list, settled{r.ID, r.UUID, r.Incarnation, r.Generation})
 	}
 	var problem string
+	fails := f.failures(s)
+	if f.m.chance(f.m.settleFails) {
+		f.logf("fails to settle")
+		f.settling = nil
+		if f.m.chance(20) { // it timed out: the server goes on
+			f.m.db.later = append(f.m.db.later, func() {
+				if _, problem := f.m.db.settlePublished(list); problem != "" {
+					f.m.failf("forwarder %d: %s", f.id, problem)
+				}
+				if _, problem := f.m.db.settleFailed(f.id, fails); problem != "" {
+					f.m.failf("forwarder %d: %s", f.id, problem)
+				}
+			})
+		}
+		return
+	}
+	s.committed = true
 	if s.locked, problem = f.m.db.settlePublished(list); problem != "" {
 		f.m.failf("forwarder %d: %s", f.id, problem)
 	}
+	if s.outcomes, problem = f.m.db.settleFailed(f.id, fails); problem != "" {
+		f.m.failf("forwarder %d: %s", f.id, problem)
+	}
+	f.logf("settles %v, locked %v, and failures %v: %v", rowIDs(s.published), s.locked, failureIDs(s.failed), s.outcomes)
+}
+
+func (f *forwarder) failures(s *settling) []failed {
 	var fails []failed
 	for _, x := range s.failed {
 		epoch := x.Row.Assignment.Epoch
@@ -97,10 +115,7 @@ func (f *forwarder) commitSettle(s *settling) {
 		fails = append(fails, failed{id: x.Row.ID, uuid: x.Row.UUID, life: x.Row.Incarnation, act: x.Row.Generation,
 			lane: x.Row.Assignment.Lane, epoch: epoch, attempts: x.Attempts, delay: x.Delay, permanent: x.Permanent})
 	}
-	if s.outcomes, problem = f.m.db.settleFailed(f.id, fails); problem != "" {
-		f.m.failf("forwarder %d: %s", f.id, problem)
-	}
-	f.logf("settles %v, locked %v, and failures %v: %v", rowIDs(s.published), s.locked, failureIDs(s.failed), s.outcomes)
+	return fails
 }
 
 func rowIDs(rows []*dispatch.Row) (ids []int64) {

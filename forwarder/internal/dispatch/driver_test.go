@@ -27,22 +27,26 @@ type forwarder struct {
 	drains       map[int64]draining // pending calls of Drain
 	launched     int                // workers that have not made their first step
 	calls        []*call
+	epochs       map[int16]int64           // the highest epoch of each lane that it had
 	freed        map[lease.Assignment]bool // lanes reported as free
 
-	planned    bool // a read is about to begin
-	reading    *reading
-	late       *reading // an additional read, in variants where reads overlap
-	loading    *loading
-	settling   *settling
-	left       settling // results taken but not settled yet
-	keeping    *keeping
-	checking   *checking
-	sweeping   map[int16]int64 // cursors
-	lastFailed *dispatch.Row
-	paused     []string        // paused topics, as far as the dispatcher knows
-	full       [laneCount]bool // lanes in which its last read of all due rows hit the limit
-	writers    map[uint32]bool // read before the read, if requested
-	lastSeq    int64           // of the last read
+	planned     bool      // a read is about to begin
+	applying    bool      // an answer is being applied
+	pausedUntil time.Time // after an error
+	scanned     func()    // applies what the maintainer has read
+	reading     *reading
+	late        *reading // an additional read, in variants where reads overlap
+	loading     *loading
+	settling    *settling
+	left        settling // results taken but not settled yet
+	keeping     *keeping
+	checking    *checking
+	sweeping    map[int16]int64 // cursors
+	lastFailed  *dispatch.Row
+	paused      []string        // paused topics, as far as the dispatcher knows
+	full        [laneCount]bool // lanes in which its last read of all due rows hit the limit
+	writers     map[uint32]bool // read before the read, if requested
+	lastSeq     int64           // of the last read
 
 	more        bool      // there are more rows to read
 	dirty       bool      // something was committed since the last read began
@@ -70,7 +74,7 @@ const pollInterval = 5 * time.Millisecond
 func newForwarder(m *model) *forwarder {
 	m.forwarderIDs++
 	f := &forwarder{m: m, id: m.forwarderIDs, dispatcher: dispatch.New(m.cfg), cursors: cursor.New(),
-		freed: map[lease.Assignment]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
+		epochs: map[int16]int64{}, freed: map[lease.Assignment]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
 		told: map[*dispatch.Row]*telling{}, success: map[rowOf]bool{}, found: map[rowOf]bool{},
 		unsettled: map[*dispatch.Row]bool{},
 		drains:    map[int64]draining{}, seen: map[string]sighting{},

@@ -24,6 +24,9 @@ func (m *model) finish() {
 	for len(m.db.open) > 0 {
 		m.db.end(m.db.open[0], true)
 	}
+	for len(m.db.later) > 0 {
+		m.ends()
+	}
 	clear(m.db.locked)
 	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0

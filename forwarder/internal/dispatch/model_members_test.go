@@ -64,8 +64,9 @@ func (m *model) steal() {
 	if had := f.term(n); had.Epoch != 0 {
 		f.coordinator.Released([]dispatch.Assignment{had})
 	}
-	epoch := m.db.lanes[n].epoch + 1 + m.rng.Int64N(2)
-	m.db.lanes[n] = laneRow{f.id, epoch}
+	epoch := max(m.db.lanes[n].epoch, f.epochs[n]) + 1 + m.rng.Int64N(2)
+	m.db.changeLane(n, laneRow{f.id, epoch})
+	f.epochs[n] = epoch
 	if k := f.keeping; k != nil { // it uses its latest information about this lane
 		k.taken = slices.DeleteFunc(k.taken, func(t dispatch.Assignment) bool { return t.Lane == n })
 	}

@@ -242,6 +242,9 @@ func (m *model) do(step int) {
 	m.acts++
 	m.pcg.Seed(m.seed, uint64(step)+1)
 	m.advance(time.Duration(m.rng.IntN(300)) * time.Microsecond)
+	if len(m.db.later) > 0 && m.chance(10) {
+		m.ends()
+	}
 	p := m.rng.IntN(1000)
 	of := func(part int) bool { // this many times in a thousand steps
 		p -= part
@@ -275,6 +278,14 @@ func (m *model) do(step int) {
 		}
 	}
 	m.check(step%4 == 0)
+}
+
+// ends lets the server finish a statement for which nobody may wait any more.
+func (m *model) ends() {
+	m.logf("a late statement ends")
+	next := m.db.later[0]
+	m.db.later = m.db.later[1:]
+	next()
 }
 
 // landed checks the order when a message reaches the broker.
