@@ -431,10 +431,10 @@ func (d *driven) drainNames(topics ...string) {
 // TestDrainNamesTheTopicOfMessagesDueDuringARead that had begun before the drain.
 func TestDrainNamesTheTopicOfMessagesDueDuringARead(t *testing.T) {
 	d := drive(t)
+	d.PauseByOperator(d.now, []string{"orders"})
 	d.quiet()
 	d.now = d.now.Add(2 * time.Second)
 	req := d.begin()
-	d.PauseByOperator(d.now, []string{"orders"})
 	d.DrainBegins(true)
 	d.end(req)
 	d.drainNames("orders")

@@ -225,7 +225,7 @@ var dispatchMutants = []Mutant{
 		Name: "B61", File: "dispatch/large.go", Trouble: "whatever", Test: "TestLateMessagesHideNoRequeued",
 		Breaks: "what was sent again is taken out of a read with what there was no room for",
 		Old:    `if blocks || *at == 0 {`,
-		New:    `if *at == 0 {`,
+		New:    `if blocks && *at == 0 || *at == 0 {`,
 	},
 	{
 		Name: "B62", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestNotQuietWithoutThePayloadOfWhatFellDue",
@@ -550,5 +550,17 @@ var dispatchMutants = []Mutant{
 		Breaks: "a drain does not return while a requeued row waits for a lower one of a paused topic",
 		Old:    "if b.waitsForRows && l.hasLower(b) {",
 		New:    "if false {",
+	},
+	{
+		Name: "B88", File: "dispatch/results.go", Trouble: "operators", Test: "TestRequeuedBeforeItsDeathIsKnown",
+		Breaks: "the key of a message goes on that was requeued before its death was known",
+		Old:    `case b.key != nil && b.generation != r.Generation:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "B89", File: "dispatch/results.go", Trouble: "drains", Test: "TestPausedAfterItsProbe",
+		Breaks: "a probe's key waits for its topic again if that is paused before it has caught up",
+		Old:    `defer d.closeBreaker(c)`,
+		New:    `d.closeBreaker(c)`,
 	},
 }
