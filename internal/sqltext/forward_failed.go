@@ -4,10 +4,10 @@ package sqltext
 const (
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch under which the
 	// message was read: the lock keeps both until this commits. It returns the number of each attempt, from 1, and its
-	// outcome, unless the message was settled elsewhere: fenced (the lane has another owner now), locked (by another transaction, and not recorded),
-	// waiting or dead. attempts is set, not incremented, so that repeating the statement after an unknown commit
-	// charges once; a message that it had made dead is returned as dead again, and one that an operator has requeued
-	// since (another generation) is waiting and not charged.
+	// outcome, unless the message was settled elsewhere: fenced (the lane has another owner now), locked (by another
+	// transaction, and not recorded), waiting or dead. attempts is set, not incremented, so that repeating the statement
+	// after an unknown commit charges once; a message that it had made dead is returned as dead again, and one that an
+	// operator has requeued since (another generation) is waiting and not charged.
 	//
 	// The CASE hides two tests for NULL from the planner, which in a table that was not analyzed considers them very
 	// selective, and then compares every pending message with every argument.

@@ -50,8 +50,8 @@ type version struct {
 	seen state
 }
 
-// payloads returns the ids of rows that are as they were read and fit into some room, but at least the first one. It may
-// fail after some of them.
+// payloads returns the ids of rows that are as they were read and fit into some room, but at least the first one. It
+// may fail after some of them.
 func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came map[int64]bool) {
 	came = map[int64]bool{}
 	used, first := int64(0), true
