@@ -476,3 +476,23 @@ func TestRetriesLeaveRoomForNewRows(t *testing.T) {
 		}
 	}
 }
+
+// A read returns due rows of a key up to its limit, and one above the cursor: the rows for which its queue had no room
+// are read again when it has.
+func TestDueRowAboveTheCursorHidesNoOthers(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 4})
+	d.put(0, "k", "a", 1, 2, 3, 4, 5, 6, 9)
+	for _, m := range d.table {
+		m.due = d.now
+	}
+	a := d.begin()
+	r := d.answer(a)
+	r.Lanes[0].Cursor = 7
+	d.finish(a, r)
+	d.rarely, d.marks[0] = true, 7
+	for id := range int64(6) {
+		d.returned(d.next(id+1), dispatch.OK)
+		d.settle()
+		d.read()
+	}
+}

@@ -115,7 +115,12 @@ func (d *Dispatcher) acceptDueOfKey(l *lane, k *key, r *Row, noRoom bool) (kept 
 		t.dropDue(l)
 		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds. So does a row
 		// above the cursor, or they would be read for each row of a backlog.
-		k.moreDue = !t.closed && len(k.blockedIDs) == 0 && r.ID <= l.cursor
+		switch {
+		case len(k.blockedIDs) > 0:
+			k.moreDue = false
+		case !t.closed && r.ID <= l.cursor:
+			k.moreDue = true
+		}
 	case noRoom: // the next read of due rows wants its payload, or comes when there is room
 		d.readDue(dueOfOpen)
 	default:

@@ -236,8 +236,8 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B63", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
 		Breaks: "all delayed rows are read each time that a failed message of a key is published",
-		Old:    `k.moreDue = !t.closed && len(k.blockedIDs) == 0`,
-		New:    `k.moreDue = !t.closed`,
+		Old:    `case len(k.blockedIDs) > 0:`,
+		New:    `case false:`,
 	},
 	{
 		Name: "B64", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
