@@ -255,8 +255,8 @@ func (r *reader) payloads(ctx context.Context, req *coordinator.ReadRequest, ans
 	}
 	for _, p := range came {
 		for _, row := range rows[p.id] {
-			// Otherwise it is another message, of another incarnation, or it was requeued since the read, which does not know
-			// what was requeued with it.
+			// A difference means that it is the message of another incarnation, or that an operator has requeued it since
+			// the read: other messages of its key may have been requeued with it, and go first.
 			if row.UUID == p.uuid && row.Generation == generationOf(p.metadata) {
 				row.Payload, row.Metadata = p.payload, p.metadata
 				ans.received(row)
@@ -279,8 +279,8 @@ type payload struct {
 	payload, metadata []byte
 }
 
-// fetchPayloads reads the payloads of some ids, as far as there is room. After an error it returns those that came
-// before. A message that alone takes longer than a statement may is given more time on each try.
+// fetchPayloads reads the payloads of some ids, as far as there is room. If it fails, it also returns the payloads that
+// it has read so far. A message that alone takes longer than a statement may is given more time on each try.
 func (r *reader) fetchPayloads(ctx context.Context, ids []int64, room int64) (came []payload, err error) {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout<<r.timeoutFactor)
