@@ -169,6 +169,17 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 	a.due = append(a.due, due[:min(int64(len(due)), l.due)]...)
 }
 
+// dueRequeued returns the due rows with keys that an operator has requeued, and when each was last changed by hand.
+func (d *database) dueRequeued() map[version]int {
+	rows := map[version]int{}
+	for _, m := range d.table {
+		if m.pending() && m.key != "" && m.attempts > 0 && m.generation > 0 && !m.due.After(d.now) {
+			rows[version{m, m.state}] = m.acted
+		}
+	}
+	return rows
+}
+
 // writers lists the transactions that may have written to the outbox.
 func (d *database) writers() map[uint32]bool {
 	w := map[uint32]bool{}

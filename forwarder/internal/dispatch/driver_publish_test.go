@@ -125,7 +125,9 @@ func (f *forwarder) checkFound(c *dispatch.Call, msg *record) {
 		return
 	}
 	for _, e := range f.m.db.byKey[msg.key] {
-		if row := (rowOf{r.Assignment, e.uuid, e.act()}); e.id < msg.id && e.pending() && f.found[row] && !f.success[row] {
+		row := rowOf{r.Assignment, e.uuid, e.act()}
+		changed, found := f.found[row]
+		if e.id < msg.id && e.pending() && found && changed == e.acted && !f.success[row] {
 			f.m.failf("row %d is published before row %v, which a read found requeued", r.ID, e)
 		}
 	}

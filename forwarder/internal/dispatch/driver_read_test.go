@@ -15,7 +15,7 @@ type reading struct {
 	began  int // clock
 	answer *answer
 	full   [laneCount]bool // lanes with as many due rows as it may return
-	found  []rowOf         // requeued
+	found  map[rowOf]int   // requeued rows, and when an operator last changed them
 
 	// Outcomes of fetching the payloads of rows that were read without one.
 	wanted        []*dispatch.Row
@@ -228,11 +228,12 @@ func (f *forwarder) evaluate(r *reading) {
 		q.lanes = append(q.lanes, l)
 	}
 	f.m.variant.spoilQuery(f, &q)
+	before := f.m.db.dueRequeued()
 	a := f.m.db.fetch(q, func() { f.m.others(30) })
 	f.lastSeq = a.seq
 	r.answer = &a
 	r.countDue()
-	r.found = f.requeued(r)
+	r.found = f.requeued(r, before)
 	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v, caught %v", a.xmax, a.running,
 		a.nextXid, a.seq, a.rewind, idsOf(a.ready), idsOf(a.byID), idsOf(a.due), idsOf(a.caught))
 }
@@ -248,16 +249,13 @@ func (r *reading) countDue() {
 	}
 }
 
-// requeued lists the requeued rows that a read of due rows finds, as they block their keys: all of the lanes in which
-// it does not hit its limit.
-func (f *forwarder) requeued(r *reading) (found []rowOf) {
-	if !r.req.Due {
-		return nil
-	}
-	for _, m := range f.m.db.table {
-		if r.answer.owned[m.lane] && !r.full[m.lane] && m.pending() && m.key != "" && m.attempts > 0 &&
-			m.generation > 0 && !m.due.After(f.m.db.now) {
-			found = append(found, rowOf{f.termOf(r, m.lane), m.uuid, m.act()})
+// requeued lists which of the requeued rows a read of due rows finds, as they block their keys: all of the lanes in
+// which it does not hit its limit.
+func (f *forwarder) requeued(r *reading, due map[version]int) map[rowOf]int {
+	found := map[rowOf]int{}
+	for v, acted := range due {
+		if r.req.Due && r.answer.owned[v.lane] && !r.full[v.lane] {
+			found[rowOf{f.termOf(r, v.lane), v.uuid, v.seen.act()}] = acted
 		}
 	}
 	return found
@@ -373,9 +371,7 @@ func (f *forwarder) endRead(r *reading) {
 		f.full = r.full
 	}
 	f.more = f.coordinator.ReadEnds(f.m.db.now, &r.req, &a).More
-	for _, row := range r.found {
-		f.found[row] = true
-	}
+	maps.Copy(f.found, r.found)
 	f.read = true // it reads again
 	f.take()
 	if !f.more {

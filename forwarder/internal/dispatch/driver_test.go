@@ -63,7 +63,7 @@ type forwarder struct {
 	due       map[string]time.Time       // by UUID, the due times of failed messages as far as it knows
 	told      map[*dispatch.Row]*telling // the result of each row's call
 	success   map[rowOf]bool             // successes reported in this assignment
-	found     map[rowOf]bool             // requeued rows that a read has found
+	found     map[rowOf]int              // requeued rows that a read has found, and when they were changed before
 	unsettled map[*dispatch.Row]bool     // those not settled yet
 	answers   []said
 }
@@ -75,7 +75,7 @@ func newForwarder(m *model) *forwarder {
 	m.forwarderIDs++
 	f := &forwarder{m: m, id: m.forwarderIDs, dispatcher: dispatch.New(m.cfg), cursors: cursor.New(),
 		epochs: map[int16]int64{}, freed: map[lease.Assignment]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
-		told: map[*dispatch.Row]*telling{}, success: map[rowOf]bool{}, found: map[rowOf]bool{},
+		told: map[*dispatch.Row]*telling{}, success: map[rowOf]bool{}, found: map[rowOf]int{},
 		unsettled: map[*dispatch.Row]bool{},
 		drains:    map[int64]draining{}, seen: map[string]sighting{},
 		due: map[string]time.Time{}}

@@ -127,9 +127,10 @@ func (d *Dispatcher) probeRead(l *lane, a fetch, read Read, requeuesKnown bool) 
 	}
 }
 
-// addOrphan accepts an unknown row, unless a read has returned it since.
+// addOrphan accepts an unknown row, unless a read has returned it since. A row that was tried is not reported: it was
+// known when the sweep read it, and has failed since.
 func (d *Dispatcher) addOrphan(l *lane, r *Row) {
-	if !l.knows(r.ID) && d.accept(l, r, false) {
+	if !l.knows(r.ID) && d.accept(l, r, false) && r.Attempts == 0 {
 		d.report(r.about(OrphanFound))
 	}
 }

@@ -412,6 +412,32 @@ func TestRetryWithoutAKeyIsNotAnOrphan(t *testing.T) {
 	d.told(dispatch.RowRejected)
 }
 
+// TestForgottenRetryWithoutAKeyIsNotAnOrphan: the same while more messages wait for another attempt than are remembered.
+func TestForgottenRetryWithoutAKeyIsNotAnOrphan(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Deferred: 1})
+	const rows = 5
+	for id := range int64(rows) {
+		d.put(0, "", "a", id+1)
+	}
+	d.read()
+	for id := range int64(rows) {
+		d.returned(d.next(id+1), dispatch.Retry)
+	}
+	d.settle()
+	d.read()
+	if n := d.b.Sizes().Keyless; n >= rows {
+		t.Fatalf("all %d are remembered", n)
+	}
+	d.b.Orphans(d.terms[0], orphans(rows))
+	d.after()
+	d.read()
+	for _, r := range d.reports {
+		if r.Kind == dispatch.OrphanFound {
+			t.Errorf("row %d is reported as an orphan", r.ID)
+		}
+	}
+}
+
 // TestDeadRetryWithoutAKeyIsForgotten: it blocks nothing, whether an operator gave it up or its last attempt failed.
 func TestDeadRetryWithoutAKeyIsForgotten(t *testing.T) {
 	for _, byOperator := range []bool{true, false} {
