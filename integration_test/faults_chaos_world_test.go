@@ -330,6 +330,10 @@ func (c *chaos) record(m Copy, denied bool) {
 func (c *chaos) works(when string) (took time.Duration) {
 	c.t.Helper()
 	begun := time.Now()
+	if err := c.pooler.Crashed(); err != nil { // it does, at times, when a server's disk is full
+		c.t.Logf("%s: %v; it is started again, as a service manager does", when, err)
+		require.NoError(c.t, c.pooler.Restart(c.t.Context()))
+	}
 	c.h.pool.Reset()
 	for _, p := range c.forwarding {
 		committed, settled := p.timesAt("committed"), p.timesAt("settled")

@@ -85,10 +85,11 @@ func (b *PgBouncer) URL() string { return b.url }
 
 // Close ends PgBouncer for good. It returns an error if PgBouncer had ended on its own, with the last line of its log.
 func (b *PgBouncer) Close() error {
-	return errors.Join(b.crashed(), b.daemon.Close())
+	return errors.Join(b.Crashed(), b.daemon.Close())
 }
 
-func (b *PgBouncer) crashed() error {
+// Crashed returns an error with the last line of its log if PgBouncer has ended on its own.
+func (b *PgBouncer) Crashed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || b.process.alive() {

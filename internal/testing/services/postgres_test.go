@@ -183,6 +183,12 @@ func TestPgBouncer(t *testing.T) {
 	must(t, b.Kill())
 	must(t, b.Restart(ctx))
 	must(t, b.process.end(os.Kill, stopPatience)) // a crash
+	if b.Crashed() == nil {
+		t.Error("the crash is not reported")
+	}
+	must(t, b.Restart(ctx))
+	must(t, b.Crashed())
+	must(t, b.process.end(os.Kill, stopPatience))
 	if err := b.Close(); err == nil || !strings.HasPrefix(err.Error(), "PgBouncer ended: ") {
 		t.Errorf("Close after a crash returns %v", err)
 	}
