@@ -59,7 +59,7 @@ func TestServerWithOtherRows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, kept := range anyOf("keeping", "deleting") {
+			for _, kept := range anyOf(t, "keeping", "deleting") {
 				t.Run(kept, func(t *testing.T) { serverWithOtherRows(t, retentions[kept], end) })
 			}
 		})
@@ -128,7 +128,7 @@ func killBackend(t *testing.T, h handle) {
 func TestCommitsThatACrashLost(t *testing.T) {
 	extended(t)
 	parallel(t)
-	for _, kept := range anyOf("keeping", "deleting") {
+	for _, kept := range anyOf(t, "keeping", "deleting") {
 		t.Run(kept, func(t *testing.T) {
 			for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
 				require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")

@@ -38,7 +38,7 @@ var crashSteps = []string{
 func TestKilledAtEveryStep(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	for _, handle := range anyOf("pgx", "sql-pgx", "sql-pq", "pgbouncer") {
+	for _, handle := range anyOf(t, "pgx", "sql-pgx", "sql-pq", "pgbouncer") {
 		t.Run(handle, func(t *testing.T) {
 			t.Parallel()
 			killAtEveryStep(t, childConfig{Handle: handle, Handlers: true, LeaseTTL: time.Second})
@@ -168,7 +168,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 	extended(t)
 	parallel(t)
-	for _, handle := range anyOf("pgx", "sql-pq") {
+	for _, handle := range anyOf(t, "pgx", "sql-pq") {
 		t.Run(handle, func(t *testing.T) {
 			t.Parallel()
 			stopForwarders(t, childConfig{Handle: handle, LeaseTTL: time.Second})

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -36,9 +37,15 @@ func rounds(short, extended int) int {
 }
 
 // anyOf picks one at random of the names of subtests that take long and show the same. It returns all names in the long
-// variant, and if -run selects subtests.
-func anyOf(names ...string) []string {
-	if long || strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+// variant, and if -run selects subtests of this test.
+func anyOf(t testing.TB, names ...string) []string {
+	for pattern := range strings.SplitSeq(flag.Lookup("test.run").Value.String(), "|") {
+		of, _, subtests := strings.Cut(pattern, "/")
+		if matched, err := regexp.MatchString(of, t.Name()); subtests && matched && err == nil {
+			return names
+		}
+	}
+	if long {
 		return names
 	}
 	return []string{names[rand.IntN(len(names))]}

@@ -205,7 +205,7 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	each := rounds(1000, 10_000)
 	limit := "20000"
 	for round := range rounds(1, 10) {
-		for _, end := range anyOf("stopped", "killed") {
+		for _, end := range anyOf(t, "stopped", "killed") {
 			t.Run(fmt.Sprintf("%s %d", end, round+1), func(t *testing.T) {
 				topic := kafkaTopic(t, server, 4, map[string]*string{"max.message.bytes": &limit})
 				tooLarge := startLoad(t, pub, topic, 1, string(make([]byte, 30_000)))
