@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,17 @@ func newCleaningBubble(t *testing.T, ctx context.Context) (*bubble, Config) {
 	}
 	b.servers = []*bubbleServer{b.server}
 	return b, Config{Topics: []string{"topic-0"}, QueryTimeout: time.Hour, CleanInterval: time.Second}
+}
+
+// runs starts a forwarder with cfg.
+func (b *bubble) runs(t *testing.T, cfg Config) (stop func()) {
+	f := b.on(b.server, 0)
+	cfg.check = unchecked
+	run, err := New(f.db, &bubblePublisher{b.broker, f.pool}, cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.supervise(run.Run, func() {})
 }
 
 // statements returns how often a forwarder has run a statement.
@@ -42,14 +54,9 @@ func TestUnreadTopicsAreReportedDuringDeletions(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		b, cfg := newCleaningBubble(t, ctx)
-		f := b.on(b.server, 0)
-		cfg.check = unchecked
-		run, err := New(f.db, &bubblePublisher{b.broker, f.pool}, cfg, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := b.supervise(run.Run, func() {})
+		stop := b.runs(t, cfg)
 		defer stop()
+		f := b.forwarders[0]
 		f.awaitStatement(t, "clean", 1)
 		f.awaitStatement(t, "unread topics", 3) // once a minute
 	})
@@ -75,6 +82,41 @@ func TestDrainOfAGroupDoesNotWaitForACleanUp(t *testing.T) {
 		}
 		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("Drain returned after %s", took)
+		}
+	})
+}
+
+// TestDeletionStartsAgainBelowOpenTransactions: their messages are published later, and pass the retention as well.
+func TestDeletionStartsAgainBelowOpenTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b, cfg := newCleaningBubble(t, ctx)
+		b.fault, cfg.CleanInterval = fault{}, time.Minute
+		stop := b.runs(t, cfg)
+		defer stop()
+		insert := func(hold time.Duration) {
+			b.server.transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) }, func() { time.Sleep(hold) })
+		}
+		go insert(recleanInterval + recleanInterval/2)
+		time.Sleep(time.Second)
+		insert(0)
+		time.Sleep(2 * cfg.CleanInterval) // the first deletion starts at 0
+		startsAgainAt := func() (from int64) {
+			b.server.mu.Lock()
+			seen := len(b.server.cleanings)
+			b.server.mu.Unlock()
+			time.Sleep(recleanInterval)
+			b.server.mu.Lock()
+			defer b.server.mu.Unlock()
+			return slices.Min(b.server.cleanings[seen:])
+		}
+		if from := startsAgainAt(); from > 0 {
+			t.Errorf("messages up to %d are left out although their transaction is open", from)
+		}
+		startsAgainAt()
+		if from := startsAgainAt(); from != 2 {
+			t.Errorf("it starts again at %d, want 2, since nothing is open", from)
 		}
 	})
 }

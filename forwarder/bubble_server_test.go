@@ -21,7 +21,8 @@ type bubbleServer struct {
 	joining   *bubbleTx            // the transaction in which a forwarder joins
 	ended     chan struct{}        // closed when a transaction ends for which others may wait
 	listeners map[chan struct{}]bool
-	ofDue     int // number of reads of due messages
+	ofDue     int     // number of reads of due messages
+	cleanings []int64 // ids above which published messages were deleted
 }
 
 func newBubbleServer() *bubbleServer {

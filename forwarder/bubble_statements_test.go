@@ -43,7 +43,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"leave":            {(*bubbleServer).leave, []string{sqltext.LeaveForwarders}},
 		"poll":             {(*bubbleServer).poll, []string{sqltext.PollOutbox}},
 		"may write":        {answers([]any{true}), []string{sqltext.MayWrite}},
-		"clean":            {answers([]any{int64(0), true, int64(0), int64(0)}), []string{sqltext.CleanPublished}},
+		"clean":            {(*bubbleServer).clean, []string{sqltext.CleanPublished}},
 		"clean others": {answers(), []string{
 			sqltext.CleanInbox, sqltext.CleanInboxFailed, sqltext.CleanKeys,
 		}},
@@ -68,6 +68,13 @@ type namedStatement struct {
 // answers is a statement that changes nothing and returns these rows.
 func answers(rows ...[]any) statement {
 	return func(*bubbleServer, []any) (bubbleAnswer, bool) { return bubbleAnswer{rows: rows}, false }
+}
+
+// clean finds nothing left to delete.
+func (s *bubbleServer) clean(args []any) (bubbleAnswer, bool) {
+	s.cleanings = append(s.cleanings, args[0].(int64))
+	last := s.header().Seq
+	return bubbleAnswer{rows: [][]any{{last, true, last, int64(0)}}}, false
 }
 
 func (s *bubbleServer) fetch(args []any) (bubbleAnswer, bool) { return s.reads(args, false), false }

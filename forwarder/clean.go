@@ -90,7 +90,9 @@ type cleaner struct {
 // clean follows the primary key upwards and deletes messages past the retention, until it reaches younger messages.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	var incarnation string
-	if e.step(func(_ time.Time, c *coordinator.Coordinator) { incarnation, _ = c.Incarnation() }); incarnation == "" {
+	var open int64 // transactions in progress may have written above it
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { incarnation, open = c.OpenAbove() })
+	if incarnation == "" {
 		return nil // nothing was read yet
 	}
 	if incarnation != c.incarnation {
@@ -129,7 +131,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		}
 		done.Rows += deleted
 		if inOrder {
-			c.low, inOrder = min(kept, reached), kept >= reached
+			c.low, inOrder = min(kept, reached, open), kept >= reached
 		}
 		if c.next = max(c.next, reached); end {
 			return nil

@@ -103,6 +103,15 @@ func (t *tracker) lag() int64 {
 	return lag
 }
 
+// openAbove returns the lowest bound of a transaction that had not ended, or had not begun, by the last read.
+func (t *tracker) openAbove() int64 {
+	lowest := t.seq - t.lag()
+	for _, s := range t.segments {
+		lowest = min(lowest, s.bound)
+	}
+	return lowest
+}
+
 // writersSeen applies which transactions may have written to the outbox, determined after the last read. Any other
 // transaction that is still in progress at the next read cannot have written before: its rows will be above the ids
 // already read. One that is no longer in progress may have written and committed since, so the next read itself still
