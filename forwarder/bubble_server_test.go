@@ -21,8 +21,10 @@ type bubbleServer struct {
 	joining   *bubbleTx            // the transaction in which a forwarder joins
 	ended     chan struct{}        // closed when a transaction ends for which others may wait
 	listeners map[chan struct{}]bool
-	ofDue     int     // number of reads of due messages
-	cleanings []int64 // ids above which published messages were deleted
+	ofDue     int      // number of reads of due messages
+	cleanings []int64  // ids above which published messages were deleted
+	paused    []string // topics that a forwarder last wrote as paused
+	facts     string   // that a forwarder last wrote, except when it joined
 }
 
 func newBubbleServer() *bubbleServer {

@@ -49,8 +49,8 @@ var bubbleStatements = func() map[string]namedStatement {
 		}},
 		"unread topics":     {answers(), []string{sqltext.UnreadTopics}},
 		"operator's pauses": {answers(), []string{sqltext.OperatorPauses}},
-		"pauses":            {answers(), []string{sqltext.PauseTopics}},
-		"tell":              {answers(), []string{sqltext.WriteFacts}},
+		"pauses":            {(*bubbleServer).pauseTopics, []string{sqltext.PauseTopics}},
+		"tell":              {(*bubbleServer).writeFacts, []string{sqltext.WriteFacts}},
 		"lock holder":       {answers(), []string{sqltext.JoinLockHolder}},
 	} {
 		for _, text := range list.texts {
@@ -262,6 +262,16 @@ func (s *bubbleServer) expire(args []any) (a bubbleAnswer, _ bool) {
 func (s *bubbleServer) leave(args []any) (a bubbleAnswer, _ bool) {
 	s.db.Leave(args[0].(string))
 	delete(s.leases, args[0].(string))
+	return a, false
+}
+
+func (s *bubbleServer) pauseTopics(args []any) (a bubbleAnswer, _ bool) {
+	s.paused = args[1].([]string)
+	return a, false
+}
+
+func (s *bubbleServer) writeFacts(args []any) (a bubbleAnswer, _ bool) {
+	s.facts = args[1].(string)
 	return a, false
 }
 

@@ -169,6 +169,7 @@ const (
 type pauseWriter struct {
 	written []string // topics that the database has
 	at      time.Time
+	unknown bool // the database may have other topics: no response to the last write has arrived
 }
 
 // write writes the paused topics if they have changed, and their details once a minute.
@@ -176,7 +177,7 @@ func (p *pauseWriter) write(ctx context.Context, e *engine) error {
 	var paused map[string]coordinator.Pause
 	e.step(func(_ time.Time, c *coordinator.Coordinator) { paused = c.Paused() })
 	now, topics := time.Now(), slices.Sorted(maps.Keys(paused))
-	if slices.Equal(topics, p.written) && (len(topics) == 0 || now.Sub(p.at) < pauseRefreshInterval) {
+	if !p.unknown && slices.Equal(topics, p.written) && (len(topics) == 0 || now.Sub(p.at) < pauseRefreshInterval) {
 		return nil
 	}
 	failures, since, reasons := make([]int64, len(topics)), make([]float64, len(topics)), make([]string, len(topics))
@@ -186,10 +187,11 @@ func (p *pauseWriter) write(ctx context.Context, e *engine) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
+	p.unknown = true
 	if _, err := e.db.Exec(ctx, e.sql.pause, e.owner, topicsArg(topics), failures, since, reasons); err != nil {
 		return fmt.Errorf("write paused topics: %w", err)
 	}
-	p.written, p.at = topics, now
+	p.written, p.at, p.unknown = topics, now, false
 	return nil
 }
 

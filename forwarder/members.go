@@ -160,6 +160,7 @@ func (r *rebalancer) writeFacts(ctx context.Context) error {
 	if facts == r.written {
 		return nil
 	}
+	r.written = ""
 	if _, err := r.q.Exec(ctx, r.e.sql.writeFacts, r.e.owner, facts, localTime()); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}

@@ -33,7 +33,7 @@ type rebalancer struct {
 	owned       int              // number of lanes last reported
 	epochs      map[int16]int64  // the highest epoch of each lane that was ours
 	seen        seenLeases       // leases of other forwarders
-	written     string           // facts last written
+	written     string           // facts that the database has; empty = unknown, because no response has arrived
 	facts       trouble.RetryLog // failures to write them
 }
 
