@@ -202,7 +202,7 @@ type database struct {
 	ofOne     coordinator.Throttle // and of other polls
 	dueAt     time.Time            // when the next message is due; zero = none
 	cleanUpAt time.Time            // when to start it for a clean-up, even without messages
-	topics    []string             // of its forwarder
+	topics    []string             // of its forwarder; empty = all, or it has not been configured yet
 	drains    []wanted
 
 	// While it is in Group.active.
@@ -224,7 +224,10 @@ func (g *Group) join(d *scheduler.Database[*database]) (*database, error) {
 	// Cause: one outbox of the Group cannot be read.
 	// Cure: the Group retries it.
 	breaker := trouble.Breaker{What: "draining the outbox", Logger: d.Logger}
-	own := &database{Database: d, breaker: breaker, topics: g.cfg.Forwarder.Topics}
+	own := &database{Database: d, breaker: breaker}
+	if g.cfg.Configure == nil { // otherwise the topics are known when it has run
+		own.topics = g.cfg.Forwarder.Topics
+	}
 	own.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
 	g.setWakeAt(own)
 	return own, nil

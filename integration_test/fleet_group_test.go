@@ -254,6 +254,35 @@ func TestFleetGroupConfigure(t *testing.T) {
 	assert.Equal(t, 1, all[1].pendingIn(t))
 }
 
+// Configure may give a database topics that GroupConfig.Forwarder does not have: messages of any topic wake the database
+// until its forwarder has started once, and only messages of its own topics do afterwards.
+func TestFleetGroupConfigureTopics(t *testing.T) {
+	parallel(t)
+	who := newTenants(t, "one", 0)[0]
+	broker := newFakeBroker()
+	var starts atomic.Int32
+	cfg := quickGroup()
+	cfg.Forwarder.Topics = []string{"events"}
+	cfg.Configure = func(_ context.Context, _ string, cfg *forwarder.Config, _ *message.Publisher) error {
+		starts.Add(1)
+		cfg.Topics = []string{"orders"}
+		return nil
+	}
+	g := runGroup(t, runFleet(t, fleet.Static(who.Target), fleet.Config{}, nil), broker, cfg, nil)
+	who.publish(t, "orders", "", "first")
+	require.NoError(t, g.Drain(t.Context()))
+	assert.Zero(t, who.pendingIn(t))
+	eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
+	who.publish(t, "orders", "", "second")
+	broker.arrives(t, "second")
+	eventually(t, func() bool { return who.asleep(t) }, "it sleeps again")
+	before := starts.Load()
+	who.publish(t, "events", "", "of a topic that it does not read")
+	require.NoError(t, g.Drain(t.Context()))
+	assert.Equal(t, before, starts.Load(), "starts of its forwarder")
+	assert.Equal(t, 1, who.pendingIn(t))
+}
+
 // A target is removed while its messages are in flight: they are settled before its pool is closed, and its other
 // messages wait until it returns.
 func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
