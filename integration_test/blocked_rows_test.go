@@ -47,6 +47,20 @@ func TestOneRowStopsNoOther(t *testing.T) {
 	})
 }
 
+// TestRetriesThatAreFarAhead: failed messages that were postponed by hand before a forwarder took their lanes, until
+// after the longest duration of Go or until never, are not published.
+func TestRetriesThatAreFarAhead(t *testing.T) {
+	h := onPgx(t)
+	for _, at := range []string{"now", "2400-01-01", "9999-12-31", "294276-12-31", "infinity"} {
+		h.exec(t, "insert into outbox (uuid, topic, key, payload, attempts, due_at) "+
+			"values ($1, 'orders', $1, $1::text::bytea, 1, $1::text::timestamptz)", at)
+	}
+	w := startForwarder(t, h, quickConfig())
+	w.arrives(t, "now")
+	w.idle(t)
+	assert.Equal(t, []string{"now"}, w.payloads())
+}
+
 // TestRowThatCannotBeSettled: a trigger refuses one row of many, among published and among failed ones.
 func TestRowThatCannotBeSettled(t *testing.T) {
 	h := onPgx(t)

@@ -6,7 +6,8 @@ const (
 	// cursor in each lane on. If the last argument is true, dead messages block their keys as well. A lane with fewer
 	// messages than the limit is at its end. The first result (lane -1) has in its topic the incarnation of the server
 	// in which all this holds, as Fetch's header does, and in dead whether the server is a standby. Lane and id are
-	// compared and ordered as in Fetch.
+	// compared and ordered as in Fetch. wait is at most 1e9 seconds, because a much longer one exceeds a
+	// time.Duration; after that the message is published.
 	//
 	// Arguments: lanes, cursors (ids), limit per lane, topics (empty = all), whether dead messages block their keys.
 	LoadBlocked = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, coalesce({life}, '') AS topic,
@@ -16,8 +17,9 @@ SELECT h.lane, h.id, h.key, h.topic, h.wait, h.dead
   FROM unnest($1::bigint[]::smallint[], $2::bigint[]) AS w(lane, cursor)
  CROSS JOIN LATERAL (
        (SELECT o.lane, o.id, o.key, o.topic, false AS dead,
-               CASE WHEN isfinite(o.due_at) THEN greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0)
-                 ELSE 1e6 END::float8 AS wait
+               CASE WHEN isfinite(o.due_at)
+                 THEN least(greatest(extract(epoch FROM o.due_at - clock_timestamp()), 0), 1e9)
+                 ELSE 1e9 END::float8 AS wait
           FROM {outbox} o
          WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, 9223372036854775807)
            AND o.attempts > 0 AND o.key <> '' AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
