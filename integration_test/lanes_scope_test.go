@@ -14,8 +14,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
 func withTopics(scope string, topics ...string) forwarder.Config {
@@ -183,6 +186,31 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	stop()
 	w.publish(t, "a", "K", "51") // now the first forwarder may run again
 	w.arrives(t, "51")
+}
+
+// TestLanesOfAForwarderThatWaits: a forwarder whose lease expired must wait to join again, and could not release its
+// lanes. It renews its row while it waits; another forwarder of its scope, which has joined, takes the lanes.
+func TestLanesOfAForwarderThatWaits(t *testing.T) {
+	h := onPgx(t)
+	const late = "00000000-0000-0000-0000-00000000000a"
+	h.exec(t, sqltext.Tables{}.Render(sqltext.CreateLanes), "default")
+	h.exec(t, sqltext.Tables{}.Render(sqltext.AnnounceForwarder), late, "default", []string{}, "late", 3600.0, "{}", 0.0)
+	require.True(t, h.waiting(t, 1))
+	h.exec(t, "update outbox_lanes set owner = '"+late+"' where lane < 48")
+	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]int{"default": 64}, s.UnownedLanes)
+	leased, ok := scraped(t, newCollector(t, h, prom.CollectorConfig{}))["leased_lanes{scope=default}"]
+	assert.True(t, ok)
+	assert.Zero(t, leased)
+
+	all := numbered("m", 1, 200) // in all lanes
+	for _, payload := range all {
+		h.publish(t, "orders", payload, payload)
+	}
+	w := startForwarder(t, h, quickConfig())
+	w.arrives(t, all...)
+	assert.True(t, h.waiting(t, 1))
 }
 
 // TestLateReturnWithoutAnAnswer: the reply to joining again, which would have made it wait, is lost. The forwarder must

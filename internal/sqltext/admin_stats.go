@@ -81,9 +81,9 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM scanned l JOIN part p ON p.part 
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
  ORDER BY f.name, f.id`
 
-	// Unread counts the lanes of each scope that no live forwarder owns.
+	// Unread counts the lanes of each scope that no running forwarder owns.
 	Unread = `SELECT l.scope, count(*) FROM {lanes} l
- WHERE NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
+ WHERE NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND ` + isRunning + `)
  GROUP BY l.scope ORDER BY l.scope`
 
 	// Pauses lists why topics are paused: by an operator, or by live forwarders.

@@ -112,14 +112,18 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 
 	expiry = `(extract(epoch FROM f.expires_at) * 1000000)::bigint`
 
-	// Lanes lists the lanes of a scope: epoch, owner ('' = none) and whether that owner is alive.
+	// A forwarder that waits to join again renews its row, but its lease has ended: it reads none of the lanes that it
+	// still owns because it could not release them, or because the reply to taking them was lost.
+	isRunning = `f.expires_at > clock_timestamp() AND f.waiting_since IS NULL`
+
+	// Lanes lists the lanes of a scope: epoch, owner ('' = none) and whether that owner is running.
 	//
 	// Arguments: scope.
 	Lanes = `SELECT l.lane, l.epoch, coalesce(l.owner::text, ''), f.id IS NOT NULL
-  FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp()
+  FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND ` + isRunning + `
  WHERE l.scope = $1::text AND l.lane BETWEEN 0 AND 63 ORDER BY l.lane`
 
-	// TakeLanes takes lanes whose epoch has not changed and whose owner is not alive. It sets epochs above all epochs
+	// TakeLanes takes lanes whose epoch has not changed and whose owner is not running. It sets epochs above all epochs
 	// under which the new owner had the lanes: after a crash that lost commits, or a restore, the epochs in the table may
 	// be older.
 	//
@@ -127,7 +131,7 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = greatest(l.epoch, c.had) + 1
   FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS c(lane, epoch, had)
  WHERE l.scope = $1::text AND l.lane = c.lane AND l.epoch = c.epoch
-   AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
+   AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND ` + isRunning + `)
 RETURNING l.lane, l.epoch`
 
 	// RetakeLanes raises the epochs of a forwarder's own lanes, so that it can start over with them: unsettled results

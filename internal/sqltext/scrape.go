@@ -44,4 +44,4 @@ SELECT 'forwarders', '', CASE WHEN f.expires_at > clock_timestamp() THEN 'alive'
   FROM {forwarders} f GROUP BY 3
 UNION ALL
 SELECT 'lanes', l.scope, '', count(f.id), false, 0
-  FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp() GROUP BY l.scope`
+  FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND ` + isRunning + ` GROUP BY l.scope`
