@@ -2,9 +2,7 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/clean"
@@ -45,7 +43,7 @@ const (
 
 // Clean deletes messages that were done or discarded longer ago than the retention, in short statements with pauses. It
 // never deletes dead messages, or pending messages of the outbox and the queue. From the inbox it also deletes messages
-// that first failed longer ago than the retention and were not handled since; a redelivery counts their attempts from
+// that last failed longer ago than the retention and were not handled since; a redelivery counts their attempts from
 // zero. Clean returns the number of deleted rows, even with an error: ErrNoActor, an error that names an invalid field,
 // or an error of the database or the context.
 func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
@@ -84,7 +82,7 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		in        Table
 		states    []State
 		retention time.Duration
-		do        func(ctx context.Context, retention time.Duration, at string) (int64, error)
+		do        deletion
 		n         *int64
 		wanted    bool
 	}{
@@ -104,17 +102,27 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 	return r, nil
 }
 
-// cleanTable cleans one table, with its own entry in the audit log.
-func (a *Admin) cleanTable(ctx context.Context, act Action, at time.Time, retention time.Duration,
-	do func(context.Context, time.Duration, string) (int64, error)) (n int64, err error) {
+// deletion deletes old rows of one table and returns their number, even with an error. It passes the number of each
+// batch to deleted.
+type deletion func(
+	ctx context.Context, retention time.Duration, from string, deleted func(rows int64) error,
+) (rows int64, err error)
+
+// cleanTable cleans one table, with its own entry in the audit log, to which each batch is added.
+func (a *Admin) cleanTable(
+	ctx context.Context, act Action, at time.Time, retention time.Duration, do deletion,
+) (n int64, err error) {
 	act.Filter.Before = at.Add(-retention)
 	audit, err := a.begin(ctx, "clean", act)
 	if err != nil {
 		return 0, err
 	}
-	n, err = do(ctx, retention, stamp(at))
-	// count rows deleted before an interruption, too
-	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n))
+	n, err = do(ctx, retention, stamp(at), func(rows int64) error {
+		if rows == 0 {
+			return nil
+		}
+		return a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, rows)
+	})
 	return n, a.end(ctx, audit, err)
 }
 
@@ -142,31 +150,21 @@ func (a *Admin) countClean(ctx context.Context, cfg CleanConfig) (r CleanResult,
 	return r, err
 }
 
-func (a *Admin) cleanOutbox(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {
-	first, err := a.number(ctx, sqltext.FirstOutboxID)
-	if err != nil {
-		return 0, err
-	}
-	return a.cleanIDs(ctx, first, math.MaxInt64, retention, from)
-}
-
-// cleanIDs cleans a range of ids of the outbox.
-func (a *Admin) cleanIDs(ctx context.Context, first, upto int64, retention time.Duration, from string,
+func (a *Admin) cleanOutbox(
+	ctx context.Context, retention time.Duration, from string, deleted func(rows int64) error,
 ) (rows int64, err error) {
-	for at, end := first, false; err == nil && !end && at < upto; {
-		begun, span := time.Now(), cleanSpan
-		if left := upto - at; left > 0 { // avoids overflow
-			span = min(span, left)
-		}
+	first, err := a.number(ctx, sqltext.FirstOutboxID)
+	for at, end := first, false; err == nil && !end; {
+		begun := time.Now()
 		var kept, n int64
 		err = a.fetch(ctx, func(r drive.Rows) error { return r.Scan(&at, &end, &kept, &n) },
-			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, span, from)
+			sqltext.CleanPublished, at-1, retention.Seconds(), int64(cleanRows), []string{}, cleanSpan, from)
 		if err != nil {
 			return rows, err
 		}
 		at++
 		rows += n
-		if !end {
+		if err = deleted(n); err == nil && !end {
 			select {
 			case <-ctx.Done():
 				err = ctx.Err()
@@ -177,12 +175,16 @@ func (a *Admin) cleanIDs(ctx context.Context, first, upto int64, retention time.
 	return rows, err
 }
 
-func (a *Admin) cleanInbox(ctx context.Context, retention time.Duration, from string) (int64, error) {
-	return clean.Inbox(ctx, a.db, retention, from, a.cleanTimeout())
+func (a *Admin) cleanInbox(
+	ctx context.Context, retention time.Duration, from string, deleted func(rows int64) error,
+) (int64, error) {
+	return clean.Inbox(ctx, a.db, retention, from, a.cleanTimeout(), deleted)
 }
 
-func (a *Admin) cleanKeys(ctx context.Context, _ time.Duration, by string) (int64, error) {
-	return clean.Keys(ctx, a.db, by, a.cleanTimeout())
+func (a *Admin) cleanKeys(
+	ctx context.Context, _ time.Duration, by string, deleted func(rows int64) error,
+) (int64, error) {
+	return clean.Keys(ctx, a.db, by, a.cleanTimeout(), deleted)
 }
 
 func (a *Admin) cleanTimeout() time.Duration {
@@ -192,19 +194,13 @@ func (a *Admin) cleanTimeout() time.Duration {
 	return a.cfg.QueryTimeout
 }
 
-func (a *Admin) cleanQueue(ctx context.Context, retention time.Duration, from string) (rows int64, err error) {
-	for {
-		begun := time.Now()
+func (a *Admin) cleanQueue(
+	ctx context.Context, retention time.Duration, from string, deleted func(rows int64) error,
+) (int64, error) {
+	return clean.Batches(ctx, func() (int64, error) {
 		queryCtx, cancel := a.bound(ctx)
-		n, err := a.db.Exec(queryCtx, a.db.Render(sqltext.CleanQueue), retention.Seconds(), int64(cleanRows), from)
-		cancel()
-		if rows += n; err != nil || n < cleanRows {
-			return rows, explain(err)
-		}
-		select {
-		case <-ctx.Done():
-			return rows, ctx.Err()
-		case <-time.After(time.Since(begun)):
-		}
-	}
+		defer cancel()
+		n, err := a.db.Exec(queryCtx, a.db.Render(sqltext.CleanQueue), retention.Seconds(), int64(clean.Batch), from)
+		return n, explain(err)
+	}, deleted)
 }

@@ -176,7 +176,7 @@ func (e *engine) deadCleaners() []*clean.Dead {
 // cleanInbox deletes old rows of the inbox. The forwarder does this, so that users need no job for it.
 func (e *engine) cleanInbox(ctx context.Context) error {
 	begun := time.Now()
-	rows, err := clean.Inbox(ctx, e.db, e.cfg.InboxRetention, "", e.cfg.QueryTimeout)
+	rows, err := clean.Inbox(ctx, e.db, e.cfg.InboxRetention, "", e.cfg.QueryTimeout, nil)
 	if ctx.Err() != nil {
 		err = nil // interrupted, not failed
 	}
@@ -187,7 +187,7 @@ func (e *engine) cleanInbox(ctx context.Context) error {
 // cleanKeys deletes expired rows of package idempotency. Each row has its expiry time.
 func (e *engine) cleanKeys(ctx context.Context) error {
 	begun := time.Now()
-	rows, err := clean.Keys(ctx, e.db, "", e.cfg.QueryTimeout)
+	rows, err := clean.Keys(ctx, e.db, "", e.cfg.QueryTimeout, nil)
 	if ctx.Err() != nil {
 		err = nil // interrupted, not failed
 	}

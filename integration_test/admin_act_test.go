@@ -416,9 +416,15 @@ func TestAdminClean(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, tableStates(t, h))
 	require.Zero(t, h.count(t, "SELECT count(*) FROM outbox_audit"))
+	h.exec(t, "CREATE TABLE counted (touched bigint, filter json)")
+	h.exec(t, "CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS "+
+		"'BEGIN INSERT INTO counted VALUES (new.touched, new.filter); RETURN new; END'")
+	h.exec(t, "CREATE TRIGGER counted BEFORE UPDATE OF touched ON outbox_audit FOR EACH ROW EXECUTE FUNCTION counted()")
 	cfg.DryRun, cfg.At = false, dry.At
 	r, err := a.Clean(t.Context(), cfg)
 	assert.Equal(t, r, dry)
+	assert.Greater(t, h.count(t, "SELECT count(*) FROM counted WHERE filter ->> 'in' = 'outbox'"), 1,
+		"each batch is counted when it ends, because the process may end before the next one")
 	require.NoError(t, err)
 	assert.Equal(t, admin.CleanResult{
 		At: dry.At, Outbox: admin.Count{N: 1000}, Inbox: admin.Count{N: 7}, Queue: admin.Count{N: 50},

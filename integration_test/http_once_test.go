@@ -312,10 +312,10 @@ func TestCleaningKeys(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		agedKeys(t, h, clean.Batch+10) // more than one statement deletes
 		db := (*core.DB)(h.db)
-		n, err := clean.Keys(t.Context(), db, time.Now().Add(-time.Hour).Format(time.RFC3339), patience)
+		n, err := clean.Keys(t.Context(), db, time.Now().Add(-time.Hour).Format(time.RFC3339), patience, nil)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		n, err = clean.Keys(t.Context(), db, "", patience)
+		n, err = clean.Keys(t.Context(), db, "", patience, nil)
 		require.NoError(t, err)
 		assert.EqualValues(t, clean.Batch+10, n)
 		assert.Equal(t, []string{"new"}, keyKinds(t, h))
@@ -386,7 +386,7 @@ func TestHTTPRoles(t *testing.T) {
 		denied(t, h, "SELECT body FROM outbox_idempotency", "SELECT key FROM outbox_idempotency",
 			"UPDATE outbox_idempotency SET body = ''",
 			"INSERT INTO outbox_idempotency (tenant) VALUES ('')")
-		n, err := clean.Keys(t.Context(), (*core.DB)(h.db), "", patience)
+		n, err := clean.Keys(t.Context(), (*core.DB)(h.db), "", patience, nil)
 		require.NoError(t, err)
 		if role == "forwarder" {
 			assert.EqualValues(t, 1, n)

@@ -315,15 +315,15 @@ func TestCleaningTheInbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		agedInbox(t, h, 25)
 		db := (*core.DB)(h.db)
-		n, err := clean.Inbox(t.Context(), db, 32*24*time.Hour, "", patience)
+		n, err := clean.Inbox(t.Context(), db, 32*24*time.Hour, "", patience, nil)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		n, err = clean.Inbox(t.Context(), db, 30*24*time.Hour, "", patience)
+		n, err = clean.Inbox(t.Context(), db, 30*24*time.Hour, "", patience, nil)
 		require.NoError(t, err)
 		assert.EqualValues(t, 50, n)
 		assert.Equal(t, []string{"dead", "failing", "new"}, inboxKinds(t, h))
 
-		_, err = clean.Inbox(t.Context(), (*core.DB)(h.with(t, sqltext.Tables{Inbox: "nowhere"}).db), time.Hour, "", patience)
+		_, err = clean.Inbox(t.Context(), (*core.DB)(h.with(t, sqltext.Tables{Inbox: "nowhere"}).db), time.Hour, "", patience, nil)
 		require.ErrorContains(t, err, "schema.Migrate")
 	})
 }
@@ -343,6 +343,6 @@ func TestInboxRetentionOff(t *testing.T) {
 	assert.Len(t, inboxKinds(t, h), 5)
 
 	limited := newPgxHandle(t, h.url+"&role="+newRole(t, h))
-	_, err := clean.Inbox(t.Context(), (*core.DB)(limited.db), time.Hour, "", patience)
+	_, err := clean.Inbox(t.Context(), (*core.DB)(limited.db), time.Hour, "", patience, nil)
 	require.ErrorContains(t, err, "InboxRetention")
 }

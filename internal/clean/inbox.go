@@ -14,35 +14,55 @@ import (
 // Batch is the number of rows that one statement deletes.
 const Batch = 1000
 
+// Batches deletes batch after batch until one has less than [Batch] rows, and pauses after each for as long as it took.
+// It passes the number of rows of each to deleted, unless that is nil, and returns their sum, even with an error.
+func Batches(
+	ctx context.Context, batch func() (rows int64, err error), deleted func(rows int64) error,
+) (rows int64, err error) {
+	for {
+		begun := time.Now()
+		n, err := batch()
+		if rows += n; err == nil && deleted != nil {
+			err = deleted(n)
+		}
+		if err != nil || n < Batch {
+			return rows, err
+		}
+		select {
+		case <-ctx.Done():
+			return rows, ctx.Err()
+		case <-time.After(time.Since(begun)):
+		}
+	}
+}
+
 // Inbox deletes the rows of messages that, longer ago than the retention, were processed or first failed without having
 // been handled since. The retention is counted back from a time (RFC 3339, "" = now). Dead messages stay. It returns
-// the number of deleted rows, even with an error. timeout applies to each statement.
+// the number of deleted rows, even with an error. timeout applies to each statement; deleted is as for [Batches].
 func Inbox(
 	ctx context.Context, db *core.DB, retention time.Duration, from string, timeout time.Duration,
+	deleted func(rows int64) error,
 ) (rows int64, err error) {
 	for _, statement := range []string{sqltext.CleanInbox, sqltext.CleanInboxFailed} {
-		for more := true; more; {
-			begun := time.Now()
+		n, err := Batches(ctx, func() (int64, error) {
 			queryCtx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
 			n, err := db.Exec(queryCtx, db.Render(statement), retention.Seconds(), Batch, from)
-			cancel()
 			if err != nil {
-				if text.SQLState(err) == text.InsufficientPrivilege {
-					err = fmt.Errorf("%w (grant the role SELECT, UPDATE and DELETE on the inbox, or set InboxRetention to -1)", err)
-				} else {
-					err = text.Explain(err)
-				}
-				return rows, fmt.Errorf("clean the inbox: %w", err)
+				return n, fmt.Errorf("clean the inbox: %w", explainInbox(err))
 			}
-			rows += n
-			if more = n == Batch; more {
-				select {
-				case <-ctx.Done():
-					return rows, ctx.Err()
-				case <-time.After(time.Since(begun)):
-				}
-			}
+			return n, nil
+		}, deleted)
+		if rows += n; err != nil {
+			return rows, err
 		}
 	}
 	return rows, nil
+}
+
+func explainInbox(err error) error {
+	if text.SQLState(err) == text.InsufficientPrivilege {
+		return fmt.Errorf("%w (grant the role SELECT, UPDATE and DELETE on the inbox, or set InboxRetention to -1)", err)
+	}
+	return text.Explain(err)
 }
