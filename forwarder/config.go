@@ -85,7 +85,7 @@ type Config struct {
 	Retention time.Duration
 	// InboxRetention is how long the inbox remembers handled messages; default 30 days, and -1 (forever) for a Subscriber.
 	// A duplicate that arrives later is handled again: keep it above the broker's retention and your longest delay.
-	// Messages that first failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is not
+	// Messages that last failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is not
 	// divided by topic: the shortest InboxRetention of all forwarders on the tables applies.
 	InboxRetention time.Duration
 	// DeadRetention is how long dead messages of the outbox, and of the inbox unless InboxRetention is -1, are kept before

@@ -328,6 +328,25 @@ func TestCleaningTheInbox(t *testing.T) {
 	})
 }
 
+// TestCleaningKeepsWhatStillFails: a failing message dies MinDeadAge after its first failure, which may be longer than
+// the retention, so its failures are remembered as long as it is redelivered.
+func TestCleaningKeepsWhatStillFails(t *testing.T) {
+	h := onPgx(t)
+	failed := func(ago string) {
+		h.exec(t, "update inbox set history = jsonb_build_array(jsonb_build_object('at', now() - interval '"+ago+"'))")
+	}
+	h.exec(t, "insert into inbox (consumer, message_id, received_at, attempts) values ('c', '1', now() - interval '2 h', 9)")
+	failed("1 minute")
+	cleaned := func() int64 {
+		n, err := clean.Inbox(t.Context(), (*core.DB)(h.db), time.Hour, "", patience, nil)
+		require.NoError(t, err)
+		return n
+	}
+	require.Zero(t, cleaned())
+	failed("61 minutes")
+	require.EqualValues(t, 1, cleaned())
+}
+
 // The role may lack grants on the inbox, because its forwarder is not meant to touch it.
 func TestInboxRetentionOff(t *testing.T) {
 	h := onPgx(t)

@@ -36,7 +36,7 @@ func Batches(
 	}
 }
 
-// Inbox deletes the rows of messages that, longer ago than the retention, were processed or first failed without having
+// Inbox deletes the rows of messages that, longer ago than the retention, were processed or last failed without having
 // been handled since. The retention is counted back from a time (RFC 3339, "" = now). Dead messages stay. It returns
 // the number of deleted rows, even with an error. timeout applies to each statement; deleted is as for [Batches].
 func Inbox(

@@ -17,6 +17,7 @@ const (
       ORDER BY i.processed_at LIMIT $2::bigint)
     UNION ALL
     (SELECT 1 FROM {inbox} i WHERE i.received_at < $3::text::timestamptz - $1::float8 * interval '1 second'
+        AND ` + lastInboxEvent + ` < $3::text::timestamptz - $1::float8 * interval '1 second'
         AND i.processed_at IS NULL AND i.dead_at IS NULL
       ORDER BY i.received_at LIMIT $2::bigint)
      LIMIT $2::bigint) c`

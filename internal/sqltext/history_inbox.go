@@ -23,5 +23,8 @@ const (
                     THEN i.dead_at END)))
            FROM {audit} a WHERE a.id = `
 
+	// lastInboxEvent is when a message last failed, or an operator changed it.
+	lastInboxEvent = `coalesce((history -> -1 ->> 'at')::timestamptz, received_at)`
+
 	keptInboxHistory = `jsonb_path_query_array(coalesce(i.history, '[]'), '$[last - 18 to last]')`
 )

@@ -90,13 +90,15 @@ RETURNING i.revived`
        statement_timestamp()) - $1::float8 * interval '1 second'
      ORDER BY processed_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 
-	// CleanInboxFailed deletes rows of messages that first failed longer ago than that, were never processed and are not
+	// CleanInboxFailed deletes rows of messages that last failed longer ago than that, were never processed and are not
 	// dead. Such a row does not prevent a repetition: if its message is redelivered, its failures are counted from zero.
 	//
 	// Arguments: as for CleanInbox.
 	CleanInboxFailed = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}
      WHERE received_at < coalesce(nullif($3::text, '')::timestamptz,
+       statement_timestamp()) - $1::float8 * interval '1 second'
+       AND ` + lastInboxEvent + ` < coalesce(nullif($3::text, '')::timestamptz,
        statement_timestamp()) - $1::float8 * interval '1 second'
        AND processed_at IS NULL AND dead_at IS NULL
      ORDER BY received_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`

@@ -17,7 +17,7 @@ func (a *app) clean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete old rows: published, processed or discarded",
 		Long: `Delete rows that were published, processed or discarded longer ago than the given retentions, and inbox rows
-that first failed longer ago and were never handled. Dead messages stay. Forwarders and dispatchers do
+that last failed longer ago and were never handled. Dead messages stay. Forwarders and dispatchers do
 the same on their own.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
