@@ -254,8 +254,8 @@ func TestFleetGroupConfigure(t *testing.T) {
 	assert.Equal(t, 1, all[1].pendingIn(t))
 }
 
-// Configure may give a database topics that GroupConfig.Forwarder does not have: messages of any topic wake the database
-// until its forwarder has started once, and only messages of its own topics do afterwards.
+// Configure may give a database topics that GroupConfig.Forwarder does not have: messages of any topic wake the
+// database until its forwarder has started once, and only messages of its own topics do afterwards.
 func TestFleetGroupConfigureTopics(t *testing.T) {
 	parallel(t)
 	who := newTenants(t, "one", 0)[0]

@@ -323,7 +323,8 @@ func TestCleaningTheInbox(t *testing.T) {
 		assert.EqualValues(t, 50, n)
 		assert.Equal(t, []string{"dead", "failing", "new"}, inboxKinds(t, h))
 
-		_, err = clean.Inbox(t.Context(), (*core.DB)(h.with(t, sqltext.Tables{Inbox: "nowhere"}).db), time.Hour, "", patience, nil)
+		nowhere := (*core.DB)(h.with(t, sqltext.Tables{Inbox: "nowhere"}).db)
+		_, err = clean.Inbox(t.Context(), nowhere, time.Hour, "", patience, nil)
 		require.ErrorContains(t, err, "schema.Migrate")
 	})
 }

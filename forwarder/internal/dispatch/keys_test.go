@@ -412,7 +412,8 @@ func TestRetryWithoutAKeyIsNotAnOrphan(t *testing.T) {
 	d.told(dispatch.RowRejected)
 }
 
-// TestForgottenRetryWithoutAKeyIsNotAnOrphan: the same while more messages wait for another attempt than are remembered.
+// TestForgottenRetryWithoutAKeyIsNotAnOrphan: the same while more messages wait for another attempt than are
+// remembered.
 func TestForgottenRetryWithoutAKeyIsNotAnOrphan(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 1})
 	const rows = 5
