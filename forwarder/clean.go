@@ -81,7 +81,8 @@ func (e *engine) clean(ctx context.Context) {
 // long-running transaction deleted rows stay in the index, and would be read again each time.
 type cleaner struct {
 	incarnation string    // the incarnation in which the ids below are valid
-	low         int64     // nothing is left to delete up to here
+	low         int64     // nothing is left to delete up to here, except in transactions that were open
+	open        int64     // below the messages of these transactions, when it last started over
 	next        int64     // where to continue
 	again       time.Time // when to start over, at low
 	span        int64
@@ -90,8 +91,8 @@ type cleaner struct {
 // clean follows the primary key upwards and deletes messages past the retention, until it reaches younger messages.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	var incarnation string
-	var open int64 // transactions in progress may have written above it
-	e.step(func(_ time.Time, c *coordinator.Coordinator) { incarnation, open = c.OpenAbove() })
+	var open int64
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { incarnation, open = c.BelowOpen() })
 	if incarnation == "" {
 		return nil // nothing was read yet
 	}
@@ -101,6 +102,9 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	inOrder := false // everything up to low was deleted
 	if now := time.Now(); !now.Before(c.again) {
 		c.again, c.next, c.span, inOrder = now.Add(recleanInterval), c.low, firstCleanSpan, true
+		if open > c.open { // the oldest of them has ended
+			c.next, c.open = min(c.low, c.open), open
+		}
 	}
 	retention := e.cfg.Retention
 	if retention < 0 {
@@ -131,7 +135,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		}
 		done.Rows += deleted
 		if inOrder {
-			c.low, inOrder = min(kept, reached, open), kept >= reached
+			c.low, inOrder = min(kept, reached), kept >= reached
 		}
 		if c.next = max(c.next, reached); end {
 			return nil

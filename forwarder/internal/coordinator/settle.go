@@ -14,11 +14,11 @@ func (c *Coordinator) Results(most int) (published []*dispatch.Row, failed []dis
 // Incarnation returns the incarnation of server and sequence of the last read, and the value of the sequence then.
 func (c *Coordinator) Incarnation() (incarnation string, seq int64) { return c.cursors.Incarnation() }
 
-// OpenAbove returns the incarnation of the last read, and the id above which all messages are whose transactions had
-// not ended by then.
-func (c *Coordinator) OpenAbove() (incarnation string, id int64) {
+// BelowOpen returns the incarnation of the last read, and an id below every message whose transaction had not ended by
+// then.
+func (c *Coordinator) BelowOpen() (incarnation string, id int64) {
 	incarnation, _ = c.cursors.Incarnation()
-	return incarnation, c.cursors.OpenAbove()
+	return incarnation, c.cursors.BelowOpen()
 }
 
 // Settled applies results that are now in the database. A failure that was fenced ends its assignment: the lane has

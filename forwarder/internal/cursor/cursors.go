@@ -167,5 +167,5 @@ func (c *Cursors) WritersSeen(writers map[uint32]bool) { c.tracker.writersSeen(w
 // Lag returns how many ids the lowest bound of a transaction in progress is behind the ids that were read.
 func (c *Cursors) Lag() int64 { return c.tracker.lag() }
 
-// OpenAbove returns the id above which all messages are whose transactions had not ended by the last complete read.
-func (c *Cursors) OpenAbove() int64 { return c.tracker.openAbove() }
+// BelowOpen returns an id below every message whose transaction had not ended by the last complete read.
+func (c *Cursors) BelowOpen() int64 { return c.tracker.belowOpen() }

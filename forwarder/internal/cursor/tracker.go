@@ -103,8 +103,8 @@ func (t *tracker) lag() int64 {
 	return lag
 }
 
-// openAbove returns the lowest bound of a transaction that had not ended, or had not begun, by the last read.
-func (t *tracker) openAbove() int64 {
+// belowOpen returns the lowest bound of a transaction that had not ended, or had not begun, by the last read.
+func (t *tracker) belowOpen() int64 {
 	lowest := t.seq - t.lag()
 	for _, s := range t.segments {
 		lowest = min(lowest, s.bound)
