@@ -140,12 +140,12 @@ func (r *rebalancer) renew(ctx context.Context, stopping bool) (begun time.Time,
 	return begun, err
 }
 
-// heartbeat renews the lease unless it has expired.
+// heartbeat renews the lease, unless it has expired or the server no longer knows that the forwarder joined.
 func (r *rebalancer) heartbeat(ctx context.Context, stopping bool) (begun time.Time, renewed bool, err error) {
 	ctx, cancel := r.withinLease(ctx)
 	defer cancel()
 	begun = time.Now()
-	n, err := r.q.Exec(ctx, r.e.sql.heartbeat, r.e.owner, r.e.cfg.LeaseTTL.Seconds(), stopping)
+	n, err := r.q.Exec(ctx, r.e.sql.heartbeat, r.e.owner, r.e.cfg.LeaseTTL.Seconds(), stopping, r.joined)
 	if err != nil {
 		return begun, false, fmt.Errorf("renew lease: %w", err)
 	}

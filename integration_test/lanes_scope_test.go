@@ -213,6 +213,19 @@ func TestLanesOfAForwarderThatWaits(t *testing.T) {
 	assert.True(t, h.waiting(t, 1))
 }
 
+// TestTheServerLosesThatAForwarderJoined: after a failover, the forwarder that had joined is still waiting in the table.
+// Others would take its lanes, so it joins again.
+func TestTheServerLosesThatAForwarderJoined(t *testing.T) {
+	h := onPgx(t)
+	w := startForwarder(t, h, quickConfig())
+	w.publish(t, "orders", "", "1")
+	w.arrives(t, "1")
+	h.exec(t, "update outbox_forwarders set waiting_since = clock_timestamp()")
+	h.reaches(t, 0, "it joins again", "select count(*) from outbox_forwarders where waiting_since is not null")
+	w.publish(t, "orders", "", "2")
+	w.arrives(t, "1", "2")
+}
+
 // TestLateReturnWithoutAnAnswer: the reply to joining again, which would have made it wait, is lost. The forwarder must
 // not continue as before.
 func TestLateReturnWithoutAnAnswer(t *testing.T) {

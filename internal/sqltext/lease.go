@@ -76,13 +76,14 @@ ON CONFLICT (id) DO UPDATE
 	CreateLanes = `INSERT INTO {lanes} (scope, lane, epoch)
 SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 63) AS n ON CONFLICT DO NOTHING`
 
-	// Heartbeat renews the lease. It changes no row if the lease has expired: others may have joined since, so the
-	// forwarder must join again.
+	// Heartbeat renews the lease. It changes no row if the lease has expired, because others may have joined since, or if
+	// the server has lost the commit with which the forwarder joined: it must join again.
 	//
-	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and no longer has a share.
+	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and no longer has a share, whether
+	// it has joined.
 	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second',
   leaving = $3::bool
- WHERE id = $1::uuid AND expires_at > clock_timestamp()`
+ WHERE id = $1::uuid AND expires_at > clock_timestamp() AND NOT ($4::bool AND waiting_since IS NOT NULL)`
 
 	// WriteFacts updates the facts that a forwarder writes about itself.
 	//

@@ -33,7 +33,7 @@ type Member struct {
 type Lane struct {
 	Assignment
 	Owner string // "" = free
-	Alive bool   // its owner is alive
+	Alive bool   // its owner is running
 }
 
 // View is the input of a decision.
