@@ -169,6 +169,7 @@ func (p *partition) start() {
 		p.retry = false
 	}
 	p.running++
+	p.pause.Active = time.Now()
 	go p.deliver(it, it.Value, again)
 }
 
@@ -176,7 +177,7 @@ func (p *partition) start() {
 // oldest ready one.
 func (p *partition) settle(r result) {
 	p.running--
-	p.pause.Settled = time.Now()
+	p.pause.Active = time.Now()
 	defer p.free(r.again)
 	switch r.Verdict {
 	case inbound.Acked:

@@ -63,7 +63,7 @@ func TestHungHandlersAreReported(t *testing.T) {
 		}
 		time.Sleep(time.Minute + 2*time.Second)
 		lines := w.errors()
-		if len(lines) != 1 || !strings.HasPrefix(lines[0], "reading is paused, and no handler has returned") {
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], "messages wait, and no handler has returned") {
 			t.Errorf("the log has %q", lines)
 		}
 		if by := seen.get().Paused; by != meter.PausedByHungHandlers {
@@ -77,6 +77,38 @@ func TestHungHandlersAreReported(t *testing.T) {
 		if by := seen.get().Paused; by == meter.PausedByHungHandlers {
 			t.Error("the handlers still count as hung after one returned")
 		}
+	})
+}
+
+// TestHungHandlersAreReportedBelowTheLimits: they are reported as soon as other messages wait for them, not when
+// MaxAhead messages do.
+func TestHungHandlersAreReportedBelowTheLimits(t *testing.T) {
+	t.Parallel()
+	seen := &lastState{}
+	few := func(cfg *SubscriberConfig) { cfg.Concurrency, cfg.Observers = 1, []observe.Observer{seen} }
+	bubble(t, few, func(w *world) {
+		c := newClaim(0, 0)
+		w.claim(c)
+		c.send(0, "", "0")
+		time.Sleep(10 * time.Minute)
+		if by := seen.get().Paused; by != "" {
+			t.Errorf("paused by %q although nothing waits", by)
+		}
+		c.send(1, "", "1")
+		time.Sleep(2 * time.Second)
+		if state := seen.get(); state.Paused != meter.PausedByHungHandlers || state.PausedFor < 5*time.Minute {
+			t.Errorf("paused by %q for %s", state.Paused, state.PausedFor)
+		}
+		const want = "messages wait, and no handler has returned"
+		if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], want) {
+			t.Errorf("the log has %q", lines)
+		}
+		w.one().Ack()
+		time.Sleep(2 * time.Second)
+		if by := seen.get().Paused; by != "" {
+			t.Errorf("paused by %q after the handler returned", by)
+		}
+		w.one().Ack()
 	})
 }
 

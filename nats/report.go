@@ -20,6 +20,7 @@ func (r *reader) report() {
 	if t == nil {
 		return
 	}
+	t.regulate()
 	state := r.state()
 	state.Owned, state.Lag = true, int64(r.behind) //nolint:gosec // a stream has fewer
 	full := t.window.Records() >= t.cfg.MaxAhead
@@ -27,7 +28,7 @@ func (r *reader) report() {
 		t.logger))
 }
 
-// regulate records since when nothing is read. The server enforces the limit on messages.
+// regulate records since when nothing is read, or handlers hang. The server enforces the limit on messages.
 func (t *term) regulate() {
 	limit := int64(t.cfg.MaxBytes)
 	if t.exhausted {
@@ -35,6 +36,10 @@ func (t *term) regulate() {
 	}
 	t.exhausted = t.window.Bytes() >= limit
 	switch full := t.exhausted || t.window.Records() >= t.cfg.MaxAhead; {
+	case inbound.Stalled(t.pause, t.window, t.running):
+		if t.pause.Since.IsZero() {
+			t.pause.Since = t.pause.Active
+		}
 	case !full:
 		t.pause.Since = time.Time{}
 	case t.pause.Since.IsZero():

@@ -145,6 +145,7 @@ func (t *term) start() {
 		}
 		rec := it.Value
 		it.Value.out = true
+		t.pause.Active = time.Now()
 		go t.deliver(it, rec, again)
 	}
 }
@@ -154,7 +155,7 @@ func (t *term) settle(r result) {
 	if t.running--; r.again {
 		t.again--
 	}
-	t.pause.Settled = time.Now()
+	t.pause.Active = time.Now()
 	r.item.Value.out = false
 	switch r.Verdict {
 	case inbound.Acked:

@@ -241,7 +241,7 @@ func TestHungHandlersAreReported(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	term.logger = logger
 	term.cfg.MaxAhead = 2
-	term.pause = inbound.Pause{Since: time.Now().Add(-10 * time.Minute), Settled: time.Now().Add(-4 * time.Minute)}
+	term.pause = inbound.Pause{Since: time.Now().Add(-10 * time.Minute), Active: time.Now().Add(-4 * time.Minute)}
 	term.report()
 	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 0 {
 		t.Fatalf("slow handlers: %v", lines)
@@ -249,7 +249,7 @@ func TestHungHandlersAreReported(t *testing.T) {
 	if why := inbound.Reason(term.pause, term.window, true); why != meter.PausedByHandlers {
 		t.Fatalf("slow handlers: paused by %q", why)
 	}
-	term.pause.Settled = time.Now().Add(-5 * time.Minute)
+	term.pause.Active = time.Now().Add(-5 * time.Minute)
 	term.report()
 	term.report()
 	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 1 {
@@ -257,5 +257,25 @@ func TestHungHandlersAreReported(t *testing.T) {
 	}
 	if blocked, _ := term.reports.Blocked(); len(blocked) != 1 || !blocked[0].Hung {
 		t.Errorf("Doctor gets %+v", blocked)
+	}
+}
+
+// TestHungHandlersAreReportedBelowTheLimits: they are reported as soon as other messages wait for them, not when
+// MaxAhead messages do.
+func TestHungHandlersAreReportedBelowTheLimits(t *testing.T) {
+	term := newTestTerm(t, 5, 6)
+	logger := watermill.NewCaptureLogger()
+	term.logger, term.running = logger, 1
+	for active, want := range map[time.Duration]int{4 * time.Minute: 0, 5 * time.Minute: 1} {
+		term.pause = inbound.Pause{Active: time.Now().Add(-active)}
+		term.report()
+		if blocked, _ := term.reports.Blocked(); len(blocked) != want {
+			t.Errorf("no handler has returned for %s: Doctor gets %+v", active, blocked)
+		}
+	}
+	term.running = 0
+	term.report()
+	if !term.pause.Since.IsZero() {
+		t.Error("it is still paused after they returned")
 	}
 }

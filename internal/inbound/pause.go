@@ -12,20 +12,26 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// Handlers count as hung when for hungAfter the source was paused and no handler returned.
+// Handlers count as hung when for hungAfter messages waited and no handler returned.
 const hungAfter = 5 * time.Minute
 
 // Pause records how long a source has been paused. The goroutine that reads the source owns it.
 type Pause struct {
-	Since   time.Time // zero = it is being read
-	Settled time.Time // when the last delivery ended; zero = never
+	Since  time.Time // zero = it is being read
+	Active time.Time // when a delivery last began or ended; zero = never
+}
+
+// Stalled reports whether messages wait for handlers that hang. Then the source is paused, even if it has reached no
+// limit, so that observers, Doctor and the log show it.
+func Stalled[T any](p Pause, w *keyed.Window[T], running int) bool {
+	return running > 0 && w.Undone() > running && time.Since(p.Active) >= hungAfter
 }
 
 // Reason returns why the source is paused. full means that it is because of MaxAhead, not MaxBytes.
 func Reason[T any](p Pause, w *keyed.Window[T], full bool) meter.PauseReason {
 	idle := p.Since
-	if p.Settled.After(idle) {
-		idle = p.Settled
+	if p.Active.After(idle) {
+		idle = p.Active
 	}
 	switch oldest := w.Oldest(); {
 	case oldest != nil && oldest.Failures > 0:
@@ -85,7 +91,7 @@ func Describe[T any](
 	case hung:
 		// Cause: handlers wait without a timeout.
 		// Cure: a goroutine dump shows where; wait with the message's context.
-		logger.Error("reading is paused, and no handler has returned for five minutes: "+
+		logger.Error("messages wait, and no handler has returned for five minutes: "+
 			"bound what handlers wait for, and restart the process", ErrHung, watermill.LogFields{
 			"handlers": running, "paused_since": p.Since, "waiting": w.Undone(),
 		})

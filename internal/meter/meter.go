@@ -63,7 +63,7 @@ const (
 	PausedByBlockedKey PauseReason = "blocked key" // a message keeps failing, and MaxAhead or MaxBytes is read beyond it
 	PausedByHandlers   PauseReason = "handlers"    // MaxAhead is read, and the handlers are busy
 	PausedByBytes      PauseReason = "bytes"       // all partitions together have MaxBytes in memory
-	// like PausedByHandlers or PausedByBytes, and no handler has returned for five minutes
+	// messages wait, and no handler has returned for five minutes
 	PausedByHungHandlers PauseReason = "hung handlers"
 )
 
