@@ -119,26 +119,26 @@ func TestKafkaPublisher(t *testing.T) {
 
 func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 
-// These run the whole suite and kill each server twice under load, or ten times if OUTBOX_LONG is set; make conformance
+// These run the whole suite and kill each server once under load, or ten times if OUTBOX_LONG is set; make conformance
 // takes the number as an argument. They are tests of their own because package testing starts the parallel subtests of
 // all tests last.
 
 func TestKafkaUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	conformants[0].test(t, rounds(2, 10))
+	conformants[0].test(t, rounds(1, 10))
 }
 
 func TestNATSUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	conformants[1].test(t, rounds(2, 10))
+	conformants[1].test(t, rounds(1, 10))
 }
 
 func TestRabbitMQUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	conformants[2].test(t, rounds(2, 10))
+	conformants[2].test(t, rounds(1, 10))
 }
 
 // TestRedisUnderKills: the publisher of watermill-redisstream must not be closed while others publish, since it reads a
@@ -154,7 +154,7 @@ func TestRedisUnderKills(t *testing.T) {
 		}
 		return &closedAlone{pub: pub}, nil
 	}
-	c.test(t, rounds(2, 10))
+	c.test(t, rounds(1, 10))
 }
 
 func kafkaConformance(t *testing.T) (string, outboxtest.Broker) {

@@ -110,7 +110,7 @@ func (c conformance) killed(t *testing.T, pub message.Publisher, n int) (acknowl
 				err = c.Restart()
 			}
 		}
-		if err == nil && c.Freeze != nil && (c.Kill == nil || i%2 == 1) {
+		if err == nil && c.Freeze != nil && (c.Kill == nil || i%2 == 0) {
 			underLoad()
 			if err = c.Freeze(); err == nil {
 				time.Sleep(time.Second) // the length of the outage matters to the test

@@ -14,8 +14,8 @@ import (
 // Batch is the number of rows that one statement deletes.
 const Batch = 1000
 
-// Batches deletes batch after batch until one has less than [Batch] rows, and pauses after each for as long as it took.
-// It passes the number of rows of each to deleted, unless that is nil, and returns their sum, even with an error.
+// Batches deletes batch after batch until one has fewer than [Batch] rows, with pauses as long as each batch took. It
+// passes the number of rows of each to deleted, unless that is nil, and returns their sum, even with an error.
 func Batches(
 	ctx context.Context, batch func() (rows int64, err error), deleted func(rows int64) error,
 ) (rows int64, err error) {
