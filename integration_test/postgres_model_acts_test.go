@@ -500,7 +500,7 @@ func (w *twin) lease(ctx context.Context) error {
 		if w.chance(15) {
 			seconds = -1e6
 		}
-		n, err := w.exec(ctx, sqltext.Heartbeat, id, seconds, leaving)
+		n, err := w.exec(ctx, sqltext.Heartbeat, id, seconds, leaving, true)
 		if err != nil {
 			return err
 		}
