@@ -177,7 +177,7 @@ func TestDrainIsNotAnsweredByAnEarlierPoll(t *testing.T) {
 	d := s.queue[0]
 	s.queue = nil
 	s.mu.Unlock()
-	list, number := s.toPoll([]*database{d}, s.now)
+	list, _, number := s.toPoll([]*database{d}, s.now)
 	w := wanted{number, make(chan error, 1)}
 	s.mu.Lock()
 	d.drains = append(d.drains, w)
@@ -188,7 +188,7 @@ func TestDrainIsNotAnsweredByAnEarlierPoll(t *testing.T) {
 		t.Error("Drain returned")
 	default:
 	}
-	if list, _ := s.toPoll([]*database{d}, s.now); len(list) != 1 || !list[0].all {
+	if list, _, _ := s.toPoll([]*database{d}, s.now); len(list) != 1 || !list[0].all {
 		t.Errorf("the next poll covers %v", list)
 	}
 }

@@ -23,8 +23,11 @@ type asked struct {
 
 // poll polls sleeping databases of one connection pool.
 func (g *Group) poll(ctx context.Context, databases []*database) error {
-	list, number := g.toPoll(databases, time.Now())
-	err := g.pollMany(ctx, list)
+	list, failing, number := g.toPoll(databases, time.Now())
+	err := g.pollMany(ctx, list[:len(list)-failing])
+	if text.SQLState(err) != "" && !timedOut(err) {
+		err = nil // the server has answered, so one of the databases is the cause, and its own poll names it
+	}
 	for i := 0; i < len(list) && err == nil && ctx.Err() == nil; i++ {
 		a := list[i]
 		if a.d == nil {
@@ -53,8 +56,8 @@ func (g *Group) poll(ctx context.Context, databases []*database) error {
 	return err
 }
 
-// toPoll returns the databases to poll now, with those that failed last, and the number of the poll.
-func (g *Group) toPoll(databases []*database, now time.Time) (list []asked, number int64) {
+// toPoll returns the databases to poll now, with those that failed last, their number, and the number of the poll.
+func (g *Group) toPoll(databases []*database, now time.Time) (list []asked, failing int, number int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.polls++
@@ -71,7 +74,7 @@ func (g *Group) toPoll(databases []*database, now time.Time) (list []asked, numb
 			}
 		}
 	}
-	return append(list, failed...), g.polls
+	return append(list, failed...), len(failed), g.polls
 }
 
 // pollMany removes from a list the databases for which a single cheap statement shows nothing new.

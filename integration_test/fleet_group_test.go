@@ -183,6 +183,30 @@ func TestALockedTenantHoldsUpNoOther(t *testing.T) {
 	broker.arrives(t, "after the lock")
 }
 
+// TestATenantWithoutUsageHoldsUpNoOther: the role of the service may not use the schema of one tenant.
+func TestATenantWithoutUsageHoldsUpNoOther(t *testing.T) {
+	parallel(t)
+	all := newTenants(t, "schemas", 3)
+	role := newRole(t, all[0].handle)
+	for i := range all {
+		if schema := all[i].Tables.Schema; i > 0 {
+			all[i].exec(t, "GRANT USAGE ON SCHEMA "+schema+" TO "+role)
+			all[i].exec(t, "GRANT ALL ON ALL TABLES IN SCHEMA "+schema+" TO "+role)
+			all[i].exec(t, "GRANT ALL ON ALL SEQUENCES IN SCHEMA "+schema+" TO "+role)
+		}
+		all[i].DSN += "&role=" + role
+	}
+	broker := newFakeBroker()
+	log := newLogCapture(t)
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
+	runGroup(t, f, broker, quickGroup(), log)
+	eventually(t, func() bool { return log.count("permission denied for schema") > 0 }, "the log names the cause")
+	for _, who := range all[1:] {
+		who.publish(t, "events", "", "in "+who.Key)
+		broker.arrives(t, "in "+who.Key)
+	}
+}
+
 // More databases than slots: they take turns, even if none of them ever runs out of work.
 func TestFleetGroupTakesTurns(t *testing.T) {
 	parallel(t)
