@@ -97,7 +97,8 @@ func TestDeletionStartsAgainBelowATransactionThatEnded(t *testing.T) {
 		stop := b.runs(t, cfg)
 		defer stop()
 		insert := func(hold time.Duration) {
-			b.server.transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) }, func() { time.Sleep(hold) })
+			b.server.transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) },
+				func() { time.Sleep(hold) })
 		}
 		go insert(recleanInterval + recleanInterval/2)
 		time.Sleep(time.Second)
@@ -113,7 +114,7 @@ func TestDeletionStartsAgainBelowATransactionThatEnded(t *testing.T) {
 			return slices.Min(b.server.cleanings[seen:])
 		}
 		if from := startsAgainAt(); from != 2 {
-			t.Errorf("it starts again at %d, want 2: what is above the open transaction was deleted", from)
+			t.Errorf("it starts again at %d, want 2: the transaction is still open", from)
 		}
 		if from := startsAgainAt(); from > 0 {
 			t.Errorf("it starts again at %d, above the message of a transaction that ended", from)

@@ -38,7 +38,9 @@ func testLostResponse(
 	troubled func(*bubbleServer) bool,
 ) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bubble{t: t, ctx: t.Context(), began: time.Now(), topics: 1, server: newBubbleServer(), broker: &bubbleBroker{}}
+		b := &bubble{
+			t: t, ctx: t.Context(), began: time.Now(), topics: 1, server: newBubbleServer(), broker: &bubbleBroker{},
+		}
 		b.servers = []*bubbleServer{b.server}
 		recorded := func() bool {
 			b.server.mu.Lock()

@@ -56,7 +56,8 @@ func (g *Group) poll(ctx context.Context, databases []*database) error {
 	return err
 }
 
-// toPoll returns the databases to poll now, with those that failed last, their number, and the number of the poll.
+// toPoll returns the databases to poll now, last the ones whose previous poll failed; how many these are; and the number
+// of the poll.
 func (g *Group) toPoll(databases []*database, now time.Time) (list []asked, failing int, number int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -140,7 +140,8 @@ func (r *rebalancer) renew(ctx context.Context, stopping bool) (begun time.Time,
 	return begun, err
 }
 
-// heartbeat renews the lease, unless it has expired or the server no longer knows that the forwarder joined.
+// heartbeat renews the lease. It does not if the lease has expired, or if the server has lost the commit with which the
+// forwarder joined.
 func (r *rebalancer) heartbeat(ctx context.Context, stopping bool) (begun time.Time, renewed bool, err error) {
 	ctx, cancel := r.withinLease(ctx)
 	defer cancel()

@@ -336,7 +336,8 @@ func TestCleaningKeepsWhatStillFails(t *testing.T) {
 	failed := func(ago string) {
 		h.exec(t, "update inbox set history = jsonb_build_array(jsonb_build_object('at', now() - interval '"+ago+"'))")
 	}
-	h.exec(t, "insert into inbox (consumer, message_id, received_at, attempts) values ('c', '1', now() - interval '2 h', 9)")
+	h.exec(t, "insert into inbox (consumer, message_id, received_at, attempts) "+
+		"values ('c', '1', now() - interval '2 h', 9)")
 	failed("1 minute")
 	cleaned := func() int64 {
 		n, err := clean.Inbox(t.Context(), (*core.DB)(h.db), time.Hour, "", patience, nil)

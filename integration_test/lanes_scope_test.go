@@ -194,7 +194,8 @@ func TestLanesOfAForwarderThatWaits(t *testing.T) {
 	h := onPgx(t)
 	const late = "00000000-0000-0000-0000-00000000000a"
 	h.exec(t, sqltext.Tables{}.Render(sqltext.CreateLanes), "default")
-	h.exec(t, sqltext.Tables{}.Render(sqltext.AnnounceForwarder), late, "default", []string{}, "late", 3600.0, "{}", 0.0)
+	h.exec(t, sqltext.Tables{}.Render(sqltext.AnnounceForwarder), late, "default", []string{}, "late", 3600.0, "{}",
+		0.0)
 	require.True(t, h.waiting(t, 1))
 	h.exec(t, "update outbox_lanes set owner = '"+late+"' where lane < 48")
 	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
@@ -213,8 +214,8 @@ func TestLanesOfAForwarderThatWaits(t *testing.T) {
 	assert.True(t, h.waiting(t, 1))
 }
 
-// TestTheServerLosesThatAForwarderJoined: after a failover, the forwarder that had joined is still waiting in the table.
-// Others would take its lanes, so it joins again.
+// TestTheServerLosesThatAForwarderJoined: after a failover that lost the commit, the table says that the forwarder still
+// waits. Others would take its lanes, so it joins again.
 func TestTheServerLosesThatAForwarderJoined(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())

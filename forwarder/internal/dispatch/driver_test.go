@@ -63,7 +63,7 @@ type forwarder struct {
 	due       map[string]time.Time       // by UUID, the due times of failed messages as far as it knows
 	told      map[*dispatch.Row]*telling // the result of each row's call
 	success   map[rowOf]bool             // successes reported in this assignment
-	found     map[rowOf]int              // requeued rows that a read has found, and when they were changed before
+	found     map[rowOf]int              // requeued rows that a read found, and their last change by hand
 	unsettled map[*dispatch.Row]bool     // those not settled yet
 	answers   []said
 }
