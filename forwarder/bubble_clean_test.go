@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
@@ -82,6 +83,37 @@ func TestDrainOfAGroupDoesNotWaitForACleanUp(t *testing.T) {
 		}
 		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("Drain returned after %s", took)
+		}
+	})
+}
+
+// TestACrowdedGroupCleansUp: another database needs the slot all the time, and the first deletion hangs for a while. The
+// clean-up is cut off neither by the other nor by that deletion.
+func TestACrowdedGroupCleansUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b, cfg := newCleaningBubble(t, ctx)
+		b.servers = append(b.servers, newBubbleServer())
+		cfg.QueryTimeout = 3 * time.Second
+		b.groupWith(cfg)
+		f := b.forwarders[0]
+		defer f.stop()
+		busy, stop := context.WithCancel(ctx)
+		writer := make(chan struct{})
+		go func() {
+			defer close(writer)
+			for core.Pause(busy, 20*time.Millisecond) {
+				b.servers[1].transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) }, func() {})
+			}
+		}()
+		defer func() { stop(); <-writer }()
+		f.awaitStatement(t, "clean", 1)
+		time.Sleep(4 * turn)
+		b.server.mu.Lock()
+		defer b.server.mu.Unlock()
+		if b.server.othersCleaned < 3 {
+			t.Errorf("%d tables have been cleaned besides the outbox, want 3", b.server.othersCleaned)
 		}
 	})
 }

@@ -14,17 +14,18 @@ import (
 // bubbleServer is a server with the tables of one outbox and the clock of a bubble. It runs the forwarder's statements
 // as package modeldb does, which is compared with Postgres. Times are microseconds.
 type bubbleServer struct {
-	mu        sync.Mutex
-	db        *modeldb.DB
-	crashes   int
-	leases    map[string]time.Time // when each forwarder's lease ends
-	joining   *bubbleTx            // the transaction in which a forwarder joins
-	ended     chan struct{}        // closed when a transaction ends for which others may wait
-	listeners map[chan struct{}]bool
-	ofDue     int      // number of reads of due messages
-	cleanings []int64  // ids above which published messages were deleted
-	paused    []string // topics that a forwarder last wrote as paused
-	facts     string   // that a forwarder last wrote, except when it joined
+	mu            sync.Mutex
+	db            *modeldb.DB
+	crashes       int
+	leases        map[string]time.Time // when each forwarder's lease ends
+	joining       *bubbleTx            // the transaction in which a forwarder joins
+	ended         chan struct{}        // closed when a transaction ends for which others may wait
+	listeners     map[chan struct{}]bool
+	ofDue         int      // number of reads of due messages
+	cleanings     []int64  // ids above which published messages were deleted
+	othersCleaned int      // statements that deleted rows of other tables
+	paused        []string // topics that a forwarder last wrote as paused
+	facts         string   // that a forwarder last wrote, except when it joined
 }
 
 func newBubbleServer() *bubbleServer {

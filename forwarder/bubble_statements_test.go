@@ -44,7 +44,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"poll":             {(*bubbleServer).poll, []string{sqltext.PollOutbox}},
 		"may write":        {answers([]any{true}), []string{sqltext.MayWrite}},
 		"clean":            {(*bubbleServer).clean, []string{sqltext.CleanPublished}},
-		"clean others": {answers(), []string{
+		"clean others": {(*bubbleServer).cleanOthers, []string{
 			sqltext.CleanInbox, sqltext.CleanInboxFailed, sqltext.CleanKeys,
 		}},
 		"unread topics":     {answers(), []string{sqltext.UnreadTopics}},
@@ -75,6 +75,11 @@ func (s *bubbleServer) clean(args []any) (bubbleAnswer, bool) {
 	s.cleanings = append(s.cleanings, args[0].(int64))
 	last := s.header().Seq
 	return bubbleAnswer{rows: [][]any{{last, true, last, int64(0)}}}, false
+}
+
+func (s *bubbleServer) cleanOthers([]any) (bubbleAnswer, bool) {
+	s.othersCleaned++
+	return bubbleAnswer{}, false
 }
 
 func (s *bubbleServer) fetch(args []any) (bubbleAnswer, bool) { return s.reads(args, false), false }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -46,19 +47,27 @@ func (e *engine) clean(ctx context.Context) {
 	// Cure: nothing else depends on it.
 	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
 	var published cleaner
-	dead := e.deadCleaners()
+	parts := []func(){
+		func() { deleting.Report(published.clean(ctx, e)) },
+		func() { keys.Report(e.cleanKeys(ctx)) },
+		func() { forget.Report(e.forgetForwarders(ctx)) },
+	}
+	if e.cfg.InboxRetention > 0 {
+		parts = append(parts, func() { inbox.Report(e.cleanInbox(ctx)) })
+	}
+	for _, d := range e.deadCleaners() {
+		parts = append(parts, func() { d.Turn(ctx, deadShare) })
+	}
 	round := func() {
 		if !e.firstLane() {
 			return
 		}
-		deleting.Report(published.clean(ctx, e))
-		if e.cfg.InboxRetention > 0 {
-			inbox.Report(e.cleanInbox(ctx))
-		}
-		keys.Report(e.cleanKeys(ctx))
-		forget.Report(e.forgetForwarders(ctx))
-		for _, d := range dead {
-			d.Turn(ctx, deadShare)
+		// In random order, because a Group with more databases than slots cuts long rounds off.
+		rand.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
+		for _, part := range parts {
+			if ctx.Err() == nil {
+				part()
+			}
 		}
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)

@@ -199,14 +199,14 @@ func (g *Group) free(now time.Time) int {
 
 // start must be called with mu held.
 func (g *Group) start(ctx context.Context, d *database, now time.Time) {
-	d.started, d.changed = now, now
+	d.started, d.changed, d.cleaning = now, now, time.Time{}
 	d.stop, d.stopped = make(chan struct{}), false
 	g.active[d] = true
 	g.scheduler.Go(d.Database, func() { g.run(ctx, d) })
 }
 
-// makeRoom stops as many forwarders as others wait for: first the idle ones, then those that have had their turn. mu
-// must be held.
+// makeRoom stops as many forwarders as others wait for: first the idle ones, then those that have had their turn. A
+// clean-up is not idle, and has a turn of its own. mu must be held.
 func (g *Group) makeRoom(now time.Time) {
 	type candidate struct {
 		d     *database
@@ -221,8 +221,12 @@ func (g *Group) makeRoom(now time.Time) {
 				wanted--
 			}
 		case d.engine != nil && len(d.drains) == 0:
-			if h := d.engine.health(); h.Quiet >= rest || now.Sub(d.started) >= turn {
-				all = append(all, candidate{d, h.Quiet})
+			quiet, since := d.engine.health().Quiet, d.started
+			if !d.cleaning.IsZero() {
+				quiet, since = 0, d.cleaning
+			}
+			if quiet >= rest || now.Sub(since) >= turn {
+				all = append(all, candidate{d, quiet})
 			}
 		}
 	}

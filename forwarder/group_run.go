@@ -84,6 +84,7 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 			draining = 0
 			continue
 		case <-cleaning:
+			g.cleanedUp(d)
 			cleaning, cleanUp = nil, false
 		case <-check.C:
 			if cleaning == nil {
@@ -132,8 +133,15 @@ func (g *Group) cleanUp(d *database, e *engine) chan struct{} {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	d.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
+	d.cleaning = time.Now()
 	return done
+}
+
+// cleanedUp sets the time of the next clean-up. One that was cut off stays due.
+func (g *Group) cleanedUp(d *database) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	d.cleanUpAt, d.cleaning = time.Now().Add(scheduler.Jitter(g.cleanUpInterval())), time.Time{}
 }
 
 func (g *Group) cleanUpInterval() time.Duration { return cleanUpFactor * g.cfg.Forwarder.CleanInterval }
@@ -206,11 +214,12 @@ type database struct {
 	drains    []wanted
 
 	// While it is in Group.active.
-	engine  *engine // nil while it starts
-	started time.Time
-	stop    chan struct{} // closed when others need its slot, or it was removed
-	stopped bool
-	changed time.Time // when it was started, or told to stop
+	engine   *engine // nil while it starts
+	started  time.Time
+	cleaning time.Time     // when the clean-up in flight began; zero = none
+	stop     chan struct{} // closed when others need its slot, or it was removed
+	stopped  bool
+	changed  time.Time // when it was started, or told to stop
 }
 
 // wanted is a waiting call of Drain.
