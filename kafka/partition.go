@@ -28,9 +28,11 @@ type partition struct {
 	running int   // deliveries in flight
 	marked  int64 // the last watermark marked with sarama
 	first   bool  // the first offset is still unknown, so nothing may be marked
+	from    int64 // the first offset, if the claim did not name it
 	retry   bool  // has a permit of subscription.retries for its next delivery
 	pause   inbound.Pause
 	freed   chan struct{}
+	before  chan int64 // the committed offset, requested because sarama did not begin at it
 	end     end
 
 	stopping  chan struct{} // closed when nothing more may be delivered
@@ -50,6 +52,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 		results: make(chan result), // unbuffered: a result is settled once it is sent
 		marked:  initial, first: initial < 0,
 		freed:    m.budget.join(),
+		before:   make(chan int64, 1),
 		end:      end{ends: make(chan int64, 1), past: make(chan int64, 1), idle: -1},
 		stopping: make(chan struct{}), abandoned: make(chan struct{}),
 	}
@@ -59,7 +62,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 func (p *partition) run() {
 	p.group.Resume(p.here) // sarama remembers a pause across rebalances
 	if p.first && p.committed != nil {
-		p.requesting.Go(p.beginning)
+		p.requesting.Go(p.requestCommitted)
 	}
 	defer p.leave()
 	ticker := time.NewTicker(time.Second)
@@ -87,6 +90,8 @@ func (p *partition) run() {
 			p.retry = true
 		case r := <-p.results:
 			p.settle(r)
+		case offset := <-p.before:
+			p.beginning(offset)
 		case offset := <-p.end.ends:
 			p.end.setEnd(offset)
 		case offset := <-p.end.past:
@@ -138,7 +143,7 @@ func (p *partition) wants() (place, retry chan<- struct{}) {
 // add accepts a message even if memory is full: the partition must be read to notice a revocation.
 func (p *partition) add(msg *sarama.ConsumerMessage) {
 	if p.first {
-		p.first = false
+		p.first, p.from = false, msg.Offset
 		// After a crash, handling continues with this message. Reset first, because sarama ignores marks below the old
 		// offset.
 		p.sess.ResetOffset(msg.Topic, msg.Partition, msg.Offset, "")
@@ -242,17 +247,24 @@ func (p *partition) leave() {
 	}()
 }
 
-// beginning logs an error if the group's committed offset is out of range.
-func (p *partition) beginning() {
+func (p *partition) requestCommitted() {
 	offset, err := p.committed(p.claim.Topic(), p.claim.Partition())
-	switch {
-	case err != nil:
+	if err != nil {
 		p.logger.Debug("could not read the committed offset", watermill.LogFields{"err": text.OfError(err)})
-	case offset >= 0:
-		// Cause: the group was away longer than the topic's retention.
-		// Cure: raise the retention; ask the producer to send missing messages again.
-		p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
-			"or the topic was recreated: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
-			watermill.LogFields{"offset": offset})
+		return
 	}
+	p.before <- offset
+}
+
+// beginning logs an error if there is a committed offset, which was out of range then, unless it has been committed
+// here.
+func (p *partition) beginning(offset int64) {
+	if offset < 0 || !p.first && p.from <= offset && offset <= p.marked {
+		return
+	}
+	// Cause: the group was away longer than the topic's retention.
+	// Cure: raise the retention; ask the producer to send missing messages again.
+	p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
+		"or the topic was recreated: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
+		watermill.LogFields{"offset": offset})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -196,6 +197,25 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOwnCommitIsNotOutOfRange: the coordinator answers only after the first messages are handled and committed.
+func TestOwnCommitIsNotOutOfRange(t *testing.T) {
+	t.Parallel()
+	bubble(t, nil, func(w *world) {
+		c := newClaim(0, sarama.OffsetOldest)
+		committed := make(chan int64)
+		w.m.committed = func(string, int32) (int64, error) { return <-committed, nil }
+		w.claim(c)
+		c.send(0, "k", "")
+		w.one().Ack()
+		w.called("resume 0", "reset 0/0", "mark 0/0", "mark 0/1")
+		committed <- 1
+		synctest.Wait()
+		if lines := w.errors(); len(lines) > 0 {
+			t.Errorf("the log has %q", lines)
+		}
+	})
 }
 
 // TestEachResetOfAnOffsetIsLogged: messages deleted before they are read are lost, so each occurrence is logged. Other
