@@ -18,7 +18,7 @@
 //
 // Responses below 400 are committed and stored. From 400 on the writes are rolled back; the response is stored, except
 // for 401, 403, 408, 409, 425, 429 and 5xx. If the outcome of COMMIT is unknown or the database cannot be reached, the
-// client gets a 503.
+// client gets a 503; in the first case a 500 if it sent no key, because a repeat could be carried out again.
 //
 // Headers about the moment or the connection are not stored (Set-Cookie, Date, hop-by-hop, CORS, traces), nor are
 // credentials such as X-Auth-Token; name others in Config.DropHeaders. Streams, hijacked connections and responses over

@@ -26,9 +26,16 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	status := statusOf(err)
+	unknown := errors.Is(err, outbox.ErrCommitUnknown) && len(r.Header.Values(HeaderKey)) == 0
+	if unknown { // after a 503 clients and proxies repeat a request, and without a key it would be carried out twice
+		status = http.StatusInternalServerError
+	}
 	h.logFailure(r, status, err)
 	no = refusal{status: status} // the reason is only logged
 	switch {
+	case unknown:
+		no.error = errors.New("the request may have been carried out: check before you repeat it; with an " +
+			"Idempotency-Key a repeat is safe")
 	case errors.Is(err, errDead):
 		no.error = errors.New("the request was carried out, but its response was lost")
 	case status == http.StatusServiceUnavailable:
@@ -42,8 +49,8 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	switch {
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		// Cause: the connection broke during COMMIT.
-		// Cure: the client repeats the request.
-		h.logger.Error("outcome of COMMIT is unknown: a repeat of the request finds out", err, fields)
+		// Cure: the client repeats the request; without a key it checks the effects first.
+		h.logger.Error("outcome of COMMIT is unknown: a repeat of the request with its key finds out", err, fields)
 	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
 		// Cause: the handler ended its transaction.
 		// Cure: check the effects; delete the request's row to allow a repetition.

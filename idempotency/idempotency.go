@@ -19,8 +19,8 @@ import (
 // Its own responses are RFC 9457 problems: 400 for an invalid or missing Idempotency-Key, 401 for an error of
 // Config.Tenant, 408, 413 and 414 for slow or large requests, 409 with Retry-After while the request is in progress,
 // 422 for a key of another request, 503 with Retry-After if the database cannot be reached, the outcome of COMMIT is
-// unknown or the handler outlived Config.Timeout, and 500 if a handler failed without a response, or its response is
-// too large or lost.
+// unknown or the handler outlived Config.Timeout, and 500 if a handler failed without a response, its response is too
+// large or lost, or the outcome of COMMIT is unknown for a request without a key.
 //
 // Refusals are logged at info level, 500 and 503 as errors; keys, bodies and responses are never logged. A nil logger
 // means the logger of db. New returns outbox.ErrNoDB or an error that names an invalid field.
