@@ -43,7 +43,8 @@ type Config struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
 	// Timeout limits one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the request's context
-	// applies too; its cancellation does not.
+	// applies too; its cancellation does not. It is also how long a key stays in progress if the host vanishes, unless
+	// idle_in_transaction_session_timeout is set.
 	Timeout time.Duration
 	// MaxRetries is the number of retries after a serialization failure or deadlock, before a 503; default 3, -1 none.
 	MaxRetries int

@@ -87,7 +87,7 @@ func statusOf(err error) int {
 
 // temporary reports whether an SQLSTATE concerns the state of the server, not the handler's statements.
 func temporary(state string) bool {
-	for _, class := range []string{"08", "25006", "40", "53", "55", "57", "58", "XX"} {
+	for _, class := range []string{"08", "25006", "25P03", "40", "53", "55", "57", "58", "XX"} {
 		if strings.HasPrefix(state, class) {
 			return true
 		}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -41,8 +42,10 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*r
 	var lockTimeout string
 	// The server may wait for other locks too, such as to extend the table, so the shortest wait is not zero.
 	wait := strconv.FormatInt(max(time.Until(deadline), minLockWait).Milliseconds(), 10)
+	// An attempt that is idle for longer has exceeded Config.Timeout, and cannot commit.
+	idle := strconv.FormatInt(min(max(h.cfg.Timeout, 0).Milliseconds(), math.MaxInt32), 10)
 	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&ours, &standby, &lockTimeout) },
-		h.sql.claim, q.id.tenant, q.id.method, q.id.route, q.id.key, q.fingerprint, h.cfg.Retention.Seconds(), wait)
+		h.sql.claim, q.id.tenant, q.id.method, q.id.route, q.id.key, q.fingerprint, h.cfg.Retention.Seconds(), wait, idle)
 	switch {
 	case text.SQLState(err) == text.LockNotAvailable:
 		return nil, errInProgress

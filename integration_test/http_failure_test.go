@@ -127,6 +127,7 @@ func TestHTTPRefusals(t *testing.T) {
 }
 
 // TestHTTPUnknownCommit: the outcome is unknown, so the client gets a 503, repeats the request and gets the outcome.
+// Without a key a repeat could be carried out again, so the client gets a 500.
 func TestHTTPUnknownCommit(t *testing.T) {
 	parallel(t)
 	database := newMigratedDatabase(t)
@@ -157,8 +158,33 @@ func TestHTTPUnknownCommit(t *testing.T) {
 		assert.Equal(t, "order 4\x00\xff", again.body, "it was not committed")
 		assert.False(t, again.replayed())
 		assert.Equal(t, 3, direct.count(t, "select count(*) from effects"))
-		assert.EqualValues(t, cuts+2, proxy.cuts.Load())
+
+		proxy.cutAtCommitted.Store(true)
+		got = askedOf(t, once, asking("", "three"))
+		assert.Equal(t, 500, got.status, "%s: proxies repeat a request after a 503, and no key shows what was done", h.name)
+		assert.Empty(t, got.header.Get("Retry-After"))
+		assert.Contains(t, got.body, "before you repeat it")
+		assert.Equal(t, 4, direct.count(t, "select count(*) from effects"), "it was committed")
+		assert.EqualValues(t, cuts+3, proxy.cuts.Load())
 	})
+}
+
+// TestHTTPHostVanishes: PostgreSQL would keep the transaction of a host that has vanished until TCP gives up, for two
+// hours by default, and all that time repeats of its request would get a 409.
+func TestHTTPHostVanishes(t *testing.T) {
+	h := onPgx(t)
+	proxy := newProxy(t, h.url)
+	o := newOrdering(t, h)
+	vanishing := onceAround(t, newPgxHandle(t, proxy.url), idempotency.Config{Timeout: time.Second}, http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) {
+			proxy.freeze()
+			w.WriteHeader(http.StatusCreated)
+		}))
+	assert.Equal(t, 503, askedOf(t, vanishing, asking("k1", "one")).status)
+	defer proxy.thaw()
+	elsewhere := onceAround(t, h, idempotency.Config{Wait: -1}, o)
+	eventually(t, func() bool { return askedOf(t, elsewhere, asking("k1", "one")).status == 201 }, "the key is free")
+	o.done(1)
 }
 
 // TestHTTPClientGoesAway: a request that has begun is finished, and a repeated one gets the response.

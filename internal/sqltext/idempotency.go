@@ -5,18 +5,24 @@ const (
 	// ClaimKey decides in one statement whether the caller must carry out a request, the first column: it is false if a
 	// request of the same identity was carried out and has not expired. An expired one is replaced, without its response.
 	// A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with the
-	// statement, so that the handler's own statements keep their lock_timeout. The second column shows whether COMMIT may
-	// wait for a standby, as in ClaimInbox.
+	// statement, so that the handler's own statements keep their lock_timeout. If there is no limit for idle transactions,
+	// it sets one for this transaction: otherwise the server keeps the locks of a host that vanished until TCP gives up,
+	// by default for two hours. The second column shows whether COMMIT may wait for a standby, as in ClaimInbox.
 	//
 	// The error is 55P03 if the other transaction does not end in time.
 	//
-	// Arguments: tenant, method, route, key, fingerprint, retention in seconds, longest wait in milliseconds (text).
-	ClaimKey = `WITH was AS MATERIALIZED (SELECT current_setting('lock_timeout') AS lock_timeout),
-waits AS MATERIALIZED (SELECT w.lock_timeout, set_config('lock_timeout', $7::text, true) AS waits FROM was w),
+	// Arguments: tenant, method, route, key, fingerprint, retention in seconds, longest wait and longest idle time in
+	// milliseconds (text; 0 = no limit).
+	ClaimKey = `WITH was AS MATERIALIZED (SELECT current_setting('lock_timeout') AS lock_timeout,
+       current_setting('idle_in_transaction_session_timeout') AS idle),
+waits AS MATERIALIZED (SELECT w.lock_timeout, set_config('lock_timeout', $7::text, true) AS waits,
+       set_config('idle_in_transaction_session_timeout',
+                  CASE w.idle WHEN '0' THEN $8::text ELSE w.idle END, true) AS idles
+  FROM was w),
 claimed AS (
 INSERT INTO {idempotency} AS i (tenant, method, route, key, fingerprint, expires_at)
 SELECT $1::text, $2::text, $3::text, $4::text, $5::bytea, clock_timestamp() + $6::float8 * interval '1 second'
-  FROM waits w WHERE w.waits <> ''
+  FROM waits w WHERE w.waits <> '' AND w.idles <> ''
 ON CONFLICT (tenant, method, route, key) DO UPDATE
    SET fingerprint = excluded.fingerprint, created_at = excluded.created_at, expires_at = excluded.expires_at,
        status = NULL, header = NULL, body = NULL
