@@ -26,7 +26,11 @@ var unavailable = []string{
 }
 
 // client holds errors of go-redis, which this package does not import.
-var client = []string{"redis: client is closed", "redis: connection pool timeout", "redis: connection pool exhausted"}
+var client = []string{
+	"redis: client is closed", "redis: connection pool timeout", "redis: connection pool exhausted",
+	// The errors of dialing follow as text.
+	"redis: all sentinels specified in configuration are unreachable",
+}
 
 // Classify returns the verdict on an error of watermill-redisstream's publisher: Unavailable if Redis is unreachable,
 // does not respond in time, or refuses every message, for example because it is full or a replica; otherwise Unknown.
@@ -48,7 +52,7 @@ func Classify(err error) forwarder.Verdict {
 			server.Error() == "ERR max number of clients reached" {
 			return forwarder.Unavailable
 		}
-	case err != nil && slices.ContainsFunc(client, func(text string) bool { return strings.HasSuffix(err.Error(), text) }):
+	case err != nil && slices.ContainsFunc(client, func(text string) bool { return strings.Contains(err.Error(), text) }):
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

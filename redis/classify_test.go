@@ -20,10 +20,12 @@ func (refused) RedisError()     {}
 func TestClassify(t *testing.T) {
 	for err, want := range map[error]forwarder.Verdict{
 		io.EOF: forwarder.Unavailable,
-		&net.OpError{Op: "dial", Err: errors.New("connection refused")}:                   forwarder.Unavailable,
-		&tls.CertificateVerificationError{Err: errors.New("expired")}:                     forwarder.Unavailable,
-		refused("MOVED 3999 127.0.0.1:6381"):                                              forwarder.Unavailable,
-		errors.New("redis: connection pool timeout"):                                      forwarder.Unavailable,
+		&net.OpError{Op: "dial", Err: errors.New("connection refused")}: forwarder.Unavailable,
+		&tls.CertificateVerificationError{Err: errors.New("expired")}:   forwarder.Unavailable,
+		refused("MOVED 3999 127.0.0.1:6381"):                            forwarder.Unavailable,
+		errors.New("redis: connection pool timeout"):                    forwarder.Unavailable,
+		errors.New("redis: all sentinels specified in configuration are unreachable: " +
+			"dial tcp 127.0.0.1:26379: connect: connection refused"): forwarder.Unavailable,
 		refused("OOM command not allowed when used memory > 'maxmemory'."):                forwarder.Unavailable,
 		refused("READONLY You can't write against a read only replica."):                  forwarder.Unavailable,
 		refused("ERR max number of clients reached"):                                      forwarder.Unavailable,
