@@ -8,6 +8,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -218,4 +221,28 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, observe.Duplicate, obs.last().Outcome)
 	assert.Equal(t, 1, effects(t, h, second))
+}
+
+// TestCommitThatStopsWaitingForTheStandby: when the context ends, lib/pq asks the server to cancel COMMIT, and so does pgx
+// if it is configured to. The server stops waiting for the standby, and reports success.
+func TestCommitThatStopsWaitingForTheStandby(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	_, admin := ownMigratedServer(t)
+	admin.exec(t, createEffects)
+	setStandby(t, admin, "alter system set synchronous_standby_names = 'nobody'", "nobody")
+	cancelling := pgxHandle(t, "pgx, cancelling", admin.url, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+			return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: patience}
+		}
+	})
+	for _, h := range append(openHandles(t, admin.url), cancelling) {
+		hook := false
+		err := outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{Timeout: time.Second}, func(ctx context.Context) error {
+			return errors.Join(h.execTx(ctx, "insert into effects (message_id) values ($1)", h.name),
+				outbox.AfterCommit(ctx, func(context.Context) { hook = true }))
+		})
+		assert.ErrorIs(t, err, outbox.ErrCommitUnknown, h.name)
+		assert.False(t, hook, h.name)
+	}
 }

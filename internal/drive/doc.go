@@ -16,5 +16,6 @@
 // # COMMIT
 //
 // The reply to COMMIT decides. After an ERROR, or the tag ROLLBACK, the transaction is rolled back. Anything else
-// instead of a reply, including FATAL and PANIC, is ErrCommitUnknown.
+// instead of a reply, including FATAL and PANIC, is ErrCommitUnknown, and so is success after the end of the context: a
+// COMMIT that was cancelled has stopped waiting for its standby.
 package drive

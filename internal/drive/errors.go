@@ -57,6 +57,16 @@ func Checked(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrTxEnded, err)
 }
 
+// committed returns ErrCommitUnknown if ctx had ended when COMMIT succeeded. A driver may then have asked the server to
+// cancel COMMIT, which makes it stop waiting for a synchronous standby and report success: lib/pq does, and pgx with its
+// CancelRequestContextWatcherHandler.
+func committed(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: it may not be on the standby: %w", ErrCommitUnknown, ctx.Err())
+}
+
 // endsConnection reports whether an error of the server leaves the state of the transaction unknown: FATAL, PANIC, or
 // an SQLSTATE with the same meaning. COMMIT may PANIC after its record was written, and recovery may then commit it.
 func endsConnection(err error) bool {

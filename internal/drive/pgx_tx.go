@@ -221,7 +221,7 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	if tag.String() != "COMMIT" {
 		return pgx.ErrTxCommitRollback
 	}
-	return nil
+	return committed(ctx)
 }
 
 // commitError distinguishes an error that proves a rollback from an unknown outcome.

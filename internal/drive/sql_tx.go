@@ -64,7 +64,7 @@ func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // no stat
 func sqlCommitError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
-		return nil
+		return committed(ctx)
 	case errors.Is(err, sql.ErrTxDone):
 		return Checked(ctx, err)
 	case errors.Is(err, pgx.ErrTxCommitRollback):
