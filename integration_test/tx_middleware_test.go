@@ -170,6 +170,30 @@ func TestTxTime(t *testing.T) {
 	})
 }
 
+// TestTxOfAHandlerThatIgnoresItsContext: the handler hangs, and another process can handle the message meanwhile.
+func TestTxOfAHandlerThatIgnoresItsContext(t *testing.T) {
+	forEachHandle(t, func(t *testing.T, h handle) {
+		noLeaks(t)
+		msg, wrote, goOn := newMessage(""), make(chan error, 1), make(chan struct{})
+		hung := make(chan error, 1)
+		go func() {
+			_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+				wrote <- write(h, msg)
+				<-goOn
+				return nil, nil
+			}, newTx(t, h, middleware.TxConfig{Timeout: time.Second}), newInbox(t, h, middleware.InboxConfig{}))(msg.Copy())
+			hung <- err
+		}()
+		require.NoError(t, within(t, "the handler writes", wrote))
+		other := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{}))
+		_, err := other(msg.Copy())
+		close(goOn)
+		require.ErrorIs(t, within(t, "the handler returns", hung), context.DeadlineExceeded)
+		require.NoError(t, err, "the message stays locked")
+		assert.Equal(t, 1, effects(t, h, msg))
+	})
+}
+
 func TestTxIsolationAndOnBegin(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(ctx context.Context, name string) (v string) {

@@ -30,7 +30,8 @@ type TxConfig struct {
 	// retried.
 	Isolation sql.IsolationLevel
 	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the message's context
-	// applies too; its cancellation does not.
+	// applies too; its cancellation does not. If the handler ignores the end of its context, the transaction is rolled
+	// back at most 5 s later, so that its locks block nobody.
 	Timeout time.Duration
 	// MaxRetries is the number of retries after a serialization failure or deadlock, before a nack; default 3, -1 none.
 	MaxRetries int

@@ -101,7 +101,8 @@ func (p pgxPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	return &pgxTx{conn: conn, beginSQL: begin, mode: p.mode}, nil
+	stop := closeOverdue(ctx, conn.Conn().PgConn().Conn())
+	return &pgxTx{conn: conn, beginSQL: begin, mode: p.mode, stop: stop}, nil
 }
 
 func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {

@@ -38,7 +38,8 @@ func beginSQL(opts TxOptions) (string, error) {
 type pgxTx struct {
 	conn     *pgxpool.Conn
 	beginSQL string
-	mode     []any // how statements outside transactions are sent
+	mode     []any       // how statements outside transactions are sent
+	stop     func() bool // of closeOverdue
 	begun    bool
 	ended    bool
 	handed   bool  // for user code
@@ -277,6 +278,9 @@ func (t *pgxTx) release() {
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = t.large.Commit(over)
+	}
+	if t.stop() {
+		_ = t.conn.Conn().Close(context.Background()) // so that the pool drops it
 	}
 	t.conn.Release()
 }
