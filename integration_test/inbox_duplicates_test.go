@@ -223,8 +223,8 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	assert.Equal(t, 1, effects(t, h, second))
 }
 
-// TestCommitThatStopsWaitingForTheStandby: when the context ends, lib/pq asks the server to cancel COMMIT, and so does pgx
-// if it is configured to. The server stops waiting for the standby, and reports success.
+// TestCommitThatStopsWaitingForTheStandby: when the context ends, lib/pq asks the server to cancel COMMIT, and so does
+// pgx if it is configured to. The server stops waiting for the standby, and reports success.
 func TestCommitThatStopsWaitingForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -58,8 +58,8 @@ func Checked(ctx context.Context, err error) error {
 }
 
 // committed returns ErrCommitUnknown if ctx had ended when COMMIT succeeded. A driver may then have asked the server to
-// cancel COMMIT, which makes it stop waiting for a synchronous standby and report success: lib/pq does, and pgx with its
-// CancelRequestContextWatcherHandler.
+// cancel COMMIT, which makes it stop waiting for a synchronous standby and report success: lib/pq does, and pgx with
+// its CancelRequestContextWatcherHandler.
 func committed(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 )
 
 // closeOverdue closes the connection of a transaction that goes on for RollbackTimeout after the end of ctx, because a
-// handler ignores its context: the server would keep the locks until the handler returns. database/sql rolls back without
-// waiting for it. The returned function ends the watch, and reports whether the connection was closed.
+// handler ignores its context: the server would keep the locks until the handler returns. database/sql rolls back when
+// the context ends. The returned function ends the watch, and reports whether the connection was closed.
 func closeOverdue(ctx context.Context, conn net.Conn) (stop func() (closed bool)) {
 	over, closed := make(chan struct{}), make(chan bool, 1)
 	unwatch := context.AfterFunc(ctx, func() {
