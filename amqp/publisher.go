@@ -27,6 +27,8 @@ type Publisher struct {
 	mu       sync.Mutex
 	conn     *amqp091.Connection // nil before the first Publish
 	channels map[string]*channel // open channels of conn, by topic
+	err      error               // of the last failed attempt to connect, which ended at failed
+	failed   time.Time
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -97,15 +99,13 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 // channel returns the open channel of a topic, or a new one for one message alone, and counts a call. It declares the
 // exchange on new channels.
 func (p *Publisher) channel(topic, exchange string, alone bool) (*channel, error) {
+	begun := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn == nil || p.conn.IsClosed() {
-		conn, err := p.cfg.dial()
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errNotConnected, err)
+		if err := p.connect(begun); err != nil {
+			return nil, err
 		}
-		p.conn, p.channels = conn, map[string]*channel{}
-		p.logger.Info("connected to RabbitMQ", nil)
 	}
 	limit := maxInFlight
 	if alone {
@@ -135,6 +135,22 @@ func (p *Publisher) channel(topic, exchange string, alone bool) (*channel, error
 	}
 	ch.calls.Add(1)
 	return ch, nil
+}
+
+// connect connects for a call of channel that started at begun. If an attempt has failed while the call waited for mu, the call gets
+// its error: otherwise many calls would wait seconds for a silent broker one after another. mu must be held.
+func (p *Publisher) connect(begun time.Time) error {
+	if p.failed.After(begun) {
+		return p.err
+	}
+	conn, err := p.cfg.dial()
+	if err != nil {
+		p.err, p.failed = fmt.Errorf("%w: %w", errNotConnected, err), time.Now()
+		return p.err
+	}
+	p.conn, p.channels = conn, map[string]*channel{}
+	p.logger.Info("connected to RabbitMQ", nil)
+	return nil
 }
 
 // closeIdle makes room for a channel by closing an idle one, if any. mu must be held.

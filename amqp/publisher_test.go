@@ -2,8 +2,13 @@ package amqp_test
 
 import (
 	"errors"
+	"net"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -71,6 +76,61 @@ func TestLongStrings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCallsShareAnAttemptToConnect: a broker that does not respond costs an attempt seconds. If each of many concurrent
+// calls made its own, the last would wait for minutes, and so would Close.
+func TestCallsShareAnAttemptToConnect(t *testing.T) {
+	const calls = 64
+	var attempts atomic.Int32
+	goOn := make(chan struct{})
+	cfg := wmamqp.NewDurableQueueConfig(nowhere)
+	cfg.Connection.AmqpConfig = &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
+		attempts.Add(1)
+		<-goOn
+		return nil, errors.New("no response")
+	}}
+	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func() {
+		var failed *forwarder.PublishError
+		err := pub.Publish("orders", message.NewMessage("1", nil))
+		if !errors.As(err, &failed) || failed.Verdict != forwarder.Unavailable {
+			t.Errorf("got %v, want an unavailable error", err)
+		}
+	}
+	var callers sync.WaitGroup
+	for range calls {
+		callers.Go(publish)
+	}
+	for deadline := time.Now().Add(time.Minute); waiting() < calls-1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d calls wait for an attempt to connect, want %d", waiting(), calls-1)
+		}
+	}
+	close(goOn)
+	callers.Wait()
+	made := attempts.Load()
+	if made != 1 {
+		t.Errorf("%d concurrent calls made %d attempts to connect, want 1", calls, made)
+	}
+	if publish(); attempts.Load() != made+1 {
+		t.Error("a later call made no attempt of its own")
+	}
+}
+
+// waiting returns the number of calls that wait for another's attempt to connect.
+func waiting() (n int) {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		if strings.Contains(stack, "(*Publisher).channel") && strings.Contains(stack, "sync.(*Mutex).Lock") {
+			n++
+		}
+	}
+	return n
 }
 
 // TestURIThatCannotBeParsed: the error of net/url, or of dialing half of a password, would contain the password.
