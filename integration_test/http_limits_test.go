@@ -195,6 +195,17 @@ func TestHTTPTimeout(t *testing.T) {
 		assert.NotContains(t, got.body, "order")
 		eventually(t, func() bool { return askedOf(t, once, asking("k1", "one")).status == 201 }, "it is carried out in time")
 		o.done(1)
+
+		once = onceAround(t, h, idempotency.Config{Timeout: 300 * time.Millisecond},
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				eventually(t, func() bool {
+					return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() and "+
+						"state like 'idle in transaction%'") == 0
+				}, "the server or the driver ends the transaction")
+				w.WriteHeader(http.StatusCreated)
+			}))
+		assert.Equal(t, 503, askedOf(t, once, asking("k2", "one")).status)
+		assert.Equal(t, 1, keys(t, h))
 	})
 }
 
