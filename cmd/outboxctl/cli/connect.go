@@ -75,13 +75,23 @@ func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(
 	}
 	db, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: tables}, nil)
 	if err == nil {
-		err = pool.Ping(ctx)
+		err = a.ping(ctx, pool)
 	}
 	if err != nil {
-		pool.Close()
+		go pool.Close() // which waits 15 s for a server that does not respond
 		return nil, nil, err
 	}
 	return db, pool.Close, nil
+}
+
+// ping waits for the database behind a pooler, too: PgBouncer accepts connections while its database is down.
+func (a *app) ping(ctx context.Context, pool *pgxpool.Pool) error {
+	if a.global.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.global.timeout)
+		defer cancel()
+	}
+	return pool.Ping(ctx)
 }
 
 // with runs a function on the database, with an Admin that acts in the name of actor.
