@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
@@ -97,5 +99,44 @@ func TestLogHidesTokens(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("it logs nothing")
 		}
+	}
+}
+
+// TestAConnectionThatIsClosedForGoodSaysSo: after some errors the client never connects again, such as when a reload of
+// the server has lowered max_payload.
+func TestAConnectionThatIsClosedForGoodSaysSo(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			go func() {
+				_, _ = conn.Write([]byte(`INFO {"server_id":"x","headers":true,"max_payload":1048576}` + "\r\n"))
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					switch command, _, _ := strings.Cut(lines.Text(), " "); command {
+					case "PING":
+						_, _ = conn.Write([]byte("PONG\r\n"))
+					case "HPUB":
+						_, _ = conn.Write([]byte("-ERR 'Maximum Payload Violation'\r\n"))
+					}
+				}
+			}()
+		}
+	}()
+	pub, err := nats.NewPublisher(nats.PublisherConfig{URL: "nats://" + l.Addr().String(), AckTimeout: time.Second}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		err = pub.Publish("orders", message.NewMessage("1", nil))
+		if err == nil || strings.Contains(err.Error(), "restart this process") || time.Since(begun) > time.Minute {
+			break
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), "restart this process") || nats.Classify(err) != forwarder.Unavailable {
+		t.Errorf("the error is %v, want one that names the cure", err)
 	}
 }

@@ -95,6 +95,9 @@ func explain(topic string, err error) error {
 		return fmt.Errorf(
 			"nats: publish to %q: not connected to NATS yet (connecting), or the server has no_header_support: "+
 				"%w", topic, err)
+	case errors.Is(err, natsgo.ErrConnectionClosed): // for example after -ERR 'Maximum Payload Violation'
+		return fmt.Errorf("nats: publish to %q: the client has closed its connection for good, as it does after some "+
+			"errors that NATS reported: restart this process: %w", topic, err)
 	case isAny(err, noConnection):
 		return fmt.Errorf("nats: publish to %q: not connected to NATS (reconnecting): %w", topic, err)
 	default:
