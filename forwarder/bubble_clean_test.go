@@ -87,34 +87,56 @@ func TestDrainOfAGroupDoesNotWaitForACleanUp(t *testing.T) {
 	})
 }
 
-// TestACrowdedGroupCleansUp: another database needs the slot all the time, and the first deletion hangs for a while. The
-// clean-up is cut off neither by the other nor by that deletion.
+// crowded starts a Group with one slot, which another database needs all the time. It returns the first one's
+// forwarder.
+func (b *bubble) crowded(t *testing.T, cfg Config) *bubbleForwarder {
+	b.servers = append(b.servers, newBubbleServer())
+	b.groupWith(cfg)
+	busy, stop := context.WithCancel(b.ctx)
+	writer := make(chan struct{})
+	go func() {
+		defer close(writer)
+		for core.Pause(busy, 20*time.Millisecond) {
+			b.servers[1].transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) }, func() {})
+		}
+	}()
+	f := b.forwarders[0]
+	t.Cleanup(func() {
+		stop()
+		<-writer
+		f.stop()
+	})
+	return f
+}
+
+// TestACrowdedGroupCleansUp: the first deletion hangs for a while. Its clean-up has a turn nevertheless.
 func TestACrowdedGroupCleansUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		b, cfg := newCleaningBubble(t, ctx)
-		b.servers = append(b.servers, newBubbleServer())
-		cfg.QueryTimeout = 3 * time.Second
-		b.groupWith(cfg)
-		f := b.forwarders[0]
-		defer f.stop()
-		busy, stop := context.WithCancel(ctx)
-		writer := make(chan struct{})
-		go func() {
-			defer close(writer)
-			for core.Pause(busy, 20*time.Millisecond) {
-				b.servers[1].transaction(func(tx *modeldb.Tx) { insertMessage(tx, "topic-0", "key-0", 0) }, func() {})
-			}
-		}()
-		defer func() { stop(); <-writer }()
-		f.awaitStatement(t, "clean", 1)
+		cfg.QueryTimeout = turn / 3
+		b.crowded(t, cfg).awaitStatement(t, "clean", 1)
 		time.Sleep(4 * turn)
 		b.server.mu.Lock()
 		defer b.server.mu.Unlock()
 		if b.server.othersCleaned < 3 {
 			t.Errorf("%d tables have been cleaned besides the outbox, want 3", b.server.othersCleaned)
 		}
+	})
+}
+
+// TestALongDeletionLeavesTimeForTheRest: each deletion takes longer than the turn of a clean-up. The inbox and the keys
+// are cleaned nevertheless.
+func TestALongDeletionLeavesTimeForTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		b, cfg := newCleaningBubble(t, ctx)
+		b.fault.nth, cfg.QueryTimeout = 0, 2*turn
+		f := b.crowded(t, cfg)
+		f.awaitStatement(t, "clean inbox", 1)
+		f.awaitStatement(t, "clean keys", 1)
 	})
 }
 

@@ -44,7 +44,7 @@ func (k faultKind) String() string {
 	return [...]string{"", "refused", "lost", "silent", "late", "slow"}[k]
 }
 
-// fault hits the nth operation of this name in one forwarder's process.
+// fault hits the nth operation of this name in one forwarder's process; 0 = each of them.
 type fault struct {
 	forwarder int
 	operation string
@@ -88,7 +88,7 @@ func (p *bubblePool) next(name string) faultKind {
 	switch f := p.fault; {
 	case p.away:
 		return silent
-	case f.forwarder == p.number && f.operation == name && f.nth == p.recallRequested[name]:
+	case f.forwarder == p.number && f.operation == name && (f.nth == 0 || f.nth == p.recallRequested[name]):
 		p.hit = true
 		return f.kind
 	case p.unanswered == name:
