@@ -18,8 +18,8 @@ import (
 type TxOptions struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
-	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit. If fn ignores the end of its
-	// context, the transaction is rolled back at most 5 s later. In a nested call, a statement that it interrupts costs
+	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit. If fn ignores the end of the
+	// outermost context, the transaction is rolled back at most 5 s later. In a nested call, a statement that it interrupts costs
 	// the whole transaction, because the driver closes the connection; to undo only fn's work, let fn begin with SET
 	// LOCAL statement_timeout.
 	Timeout time.Duration

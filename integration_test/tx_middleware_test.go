@@ -180,7 +180,10 @@ func TestTxOfAHandlerThatIgnoresItsContext(t *testing.T) {
 			_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 				wrote <- write(h, msg)
 				<-goOn
-				return nil, nil
+				if h.pool == nil { // database/sql has an error of its own for statements after a rollback
+					return nil, nil
+				}
+				return nil, h.execTx(context.WithoutCancel(msg.Context()), "select 1")
 			}, newTx(t, h, middleware.TxConfig{Timeout: time.Second}), newInbox(t, h, middleware.InboxConfig{}))(msg.Copy())
 			hung <- err
 		}()

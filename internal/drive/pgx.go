@@ -101,8 +101,8 @@ func (p pgxPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	stop := closeOverdue(ctx, conn.Conn().PgConn().Conn())
-	return &pgxTx{conn: conn, beginSQL: begin, mode: p.mode, stop: stop}, nil
+	overdue := closeOverdue(ctx, conn.Conn().PgConn().Conn())
+	return &pgxTx{conn: conn, beginSQL: begin, mode: p.mode, overdue: overdue}, nil
 }
 
 func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {

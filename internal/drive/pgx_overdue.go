@@ -2,31 +2,34 @@ package drive
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"sync"
 	"time"
 )
 
 // closeOverdue closes the connection of a transaction that goes on for RollbackTimeout after the end of ctx, because a
-// handler ignores its context: the server would keep the locks until the handler returns. database/sql rolls back when
-// the context ends. The returned function ends the watch, and reports whether the connection was closed.
-func closeOverdue(ctx context.Context, conn net.Conn) (stop func() (closed bool)) {
-	over, closed := make(chan struct{}), make(chan bool, 1)
+// handler ignores its context: the server would keep the locks until the handler returns. database/sql rolls back without
+// waiting for it. The returned function ends the watch, and returns an error if the connection was closed.
+func closeOverdue(ctx context.Context, conn net.Conn) (overdue func() error) {
+	over, closed := make(chan struct{}), make(chan error, 1)
 	unwatch := context.AfterFunc(ctx, func() {
 		grace := time.NewTimer(RollbackTimeout)
 		defer grace.Stop()
 		select {
 		case <-over:
-			closed <- false
+			closed <- nil
 		case <-grace.C:
 			_ = conn.Close()
-			closed <- true
+			closed <- fmt.Errorf("rolled back by closing the connection, because the function had not returned %s after "+
+				"the end of its context: %w", RollbackTimeout, ctx.Err())
 		}
 	})
-	return func() bool {
+	return sync.OnceValue(func() error {
 		if unwatch() {
-			return false
+			return nil
 		}
 		close(over)
 		return <-closed
-	}
+	})
 }

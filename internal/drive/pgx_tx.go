@@ -38,8 +38,8 @@ func beginSQL(opts TxOptions) (string, error) {
 type pgxTx struct {
 	conn     *pgxpool.Conn
 	beginSQL string
-	mode     []any       // how statements outside transactions are sent
-	stop     func() bool // of closeOverdue
+	mode     []any        // how statements outside transactions are sent
+	overdue  func() error // of closeOverdue
 	begun    bool
 	ended    bool
 	handed   bool  // for user code
@@ -243,7 +243,7 @@ func commitError(err error) error {
 }
 
 func (t *pgxTx) Ended(ctx context.Context) bool {
-	if !t.handed || t.usable() != nil {
+	if !t.handed || t.usable() != nil || t.overdue() != nil {
 		return false
 	}
 	err := t.checkOpen()
@@ -261,6 +261,9 @@ func (t *pgxTx) Rollback(ctx context.Context) error {
 		return nil
 	}
 	defer t.release()
+	if err := t.overdue(); err != nil {
+		return err
+	}
 	if !t.begun || t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
 		return nil
 	}
@@ -279,7 +282,7 @@ func (t *pgxTx) release() {
 		cancel()
 		_ = t.large.Commit(over)
 	}
-	if t.stop() {
+	if t.overdue() != nil {
 		_ = t.conn.Conn().Close(context.Background()) // so that the pool drops it
 	}
 	t.conn.Release()
