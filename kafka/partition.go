@@ -32,7 +32,7 @@ type partition struct {
 	retry   bool  // has a permit of subscription.retries for its next delivery
 	pause   inbound.Pause
 	freed   chan struct{}
-	before  chan int64 // the committed offset, requested because sarama did not begin at it
+	before  chan int64 // the committed offset, requested because reading did not begin at it
 	end     end
 
 	stopping  chan struct{} // closed when nothing more may be delivered
@@ -52,7 +52,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 		results: make(chan result), // unbuffered: a result is settled once it is sent
 		marked:  initial, first: initial < 0,
 		freed:    m.budget.join(),
-		before:   make(chan int64, 1),
+		before:   make(chan int64),
 		end:      end{ends: make(chan int64, 1), past: make(chan int64, 1), idle: -1},
 		stopping: make(chan struct{}), abandoned: make(chan struct{}),
 	}
@@ -253,11 +253,14 @@ func (p *partition) requestCommitted() {
 		p.logger.Debug("could not read the committed offset", watermill.LogFields{"err": text.OfError(err)})
 		return
 	}
-	p.before <- offset
+	select {
+	case p.before <- offset:
+	case <-p.abandoned:
+		p.beginning(offset)
+	}
 }
 
-// beginning logs an error if there is a committed offset, which was out of range then, unless it has been committed
-// here.
+// beginning logs an error if the group had committed an offset before this claim.
 func (p *partition) beginning(offset int64) {
 	if offset < 0 || !p.first && p.from <= offset && offset <= p.marked {
 		return
