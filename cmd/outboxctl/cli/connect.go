@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 
@@ -84,14 +85,23 @@ func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(
 	return db, pool.Close, nil
 }
 
-// ping waits for the database behind a pooler, too: PgBouncer accepts connections while its database is down.
+// ping waits for the database behind a pooler, too: PgBouncer accepts connections while its database is down. The limit
+// begins when a connection is open, because each of several hosts has its own.
 func (a *app) ping(ctx context.Context, pool *pgxpool.Pool) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
 	if a.global.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.global.timeout)
 		defer cancel()
 	}
-	return pool.Ping(ctx)
+	if err := conn.Ping(ctx); err != nil {
+		return fmt.Errorf("connected, but no reply to the first statement: %w", err)
+	}
+	return nil
 }
 
 // with runs a function on the database, with an Admin that acts in the name of actor.
