@@ -6,12 +6,14 @@ import (
 	"iter"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rcrowley/go-metrics"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -316,5 +318,39 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 		err = pub.Publish("not a topic name", newMessage(""))
 		require.Equal(t, permanent, verdictOf(err), "%v", err)
 	}
+	require.NoError(t, pub.Close())
+}
+
+// TestKafkaFreezesUnderManyCalls: the broker accepts connections and never responds. All calls that wait for it fail
+// soon, not one after another.
+func TestKafkaFreezesUnderManyCalls(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	if server.Fake() {
+		t.Skip("the fake broker does not freeze")
+	}
+	topic := kafkaTopic(t, server, 1, nil)
+	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: server.Brokers()}, nil)
+	require.NoError(t, err)
+	require.NoError(t, pub.Publish(topic, newMessage("before")))
+	require.NoError(t, server.Freeze())
+	begun := time.Now()
+	calls := make(chan error, 64)
+	for range cap(calls) {
+		go func() { calls <- pub.Publish(topic, newMessage("")) }()
+	}
+	for over, n := time.After(2*patience), 0; n < cap(calls); n++ {
+		select {
+		case err := <-calls:
+			assert.Equal(t, forwarder.Unavailable, kafka.Classify(err), err)
+		case <-over:
+			t.Fatalf("%d of %d calls failed within %s", n, cap(calls), 2*patience)
+		}
+	}
+	t.Logf("%d calls failed within %s", cap(calls), time.Since(begun).Round(time.Second))
+	require.NoError(t, server.Thaw())
 	require.NoError(t, pub.Close())
 }

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is the time after a failed attempt to connect during which calls fail without another attempt.
+// connectPause is the time after a failed attempt to connect, or request for metadata, during which calls fail without
+// another one.
 const connectPause = time.Second
 
 // producer is a sarama producer that connects on first use, because sarama's constructors fail while Kafka is down.
@@ -46,12 +48,43 @@ func (p *producer) connect() error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", sarama.ErrNotConnected, err)
 	}
-	sender, err := sarama.NewSyncProducerFromClient(client)
+	sender, err := sarama.NewSyncProducerFromClient(&refresher{Client: client, failures: map[string]failure{}})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", sarama.ErrNotConnected, err), client.Close())
 	}
 	p.sender, p.client = sender, client
 	return nil
+}
+
+// refresher is a client that remembers failed requests for metadata for connectPause. While a broker does not respond, a
+// request takes many seconds, and sarama makes one for each message that waits for a partition, one after another.
+type refresher struct {
+	sarama.Client
+
+	mu       sync.Mutex
+	failures map[string]failure // by the topics of the request
+}
+
+type failure struct {
+	err error
+	at  time.Time
+}
+
+func (r *refresher) RefreshMetadata(topics ...string) error {
+	of := strings.Join(topics, " ")
+	r.mu.Lock()
+	last := r.failures[of]
+	r.mu.Unlock()
+	if last.err != nil && time.Since(last.at) < connectPause {
+		return last.err
+	}
+	err := r.Client.RefreshMetadata(topics...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delete(r.failures, of); err != nil {
+		r.failures[of] = failure{err, time.Now()}
+	}
+	return err
 }
 
 // Publish sends messages one after another.
