@@ -24,7 +24,8 @@ type PublisherConfig struct {
 	// x-consistent-hash exchanges the ordering key, else the UUID.
 	RoutingKey func(topic string, msg *message.Message) string
 
-	// AllowUnroutable publishes messages for which no queue is bound; default off.
+	// AllowUnroutable publishes messages for which no queue is bound; default off. Set it for an x-delayed-message
+	// exchange, which returns each message that it delays.
 	AllowUnroutable bool
 
 	// AckTimeout is how long a message waits for its confirm; default 5 s.

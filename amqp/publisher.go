@@ -137,8 +137,9 @@ func (p *Publisher) channel(topic, exchange string, alone bool) (*channel, error
 	return ch, nil
 }
 
-// connect connects for a call of channel that began at begun. If an attempt has failed while the call waited for mu, the
-// call gets its error: otherwise many calls would wait seconds for a silent broker one after another. mu must be held.
+// connect connects for a call of channel that began at begun. If an attempt has failed while the call waited for mu,
+// the call gets its error: otherwise many calls would wait seconds for a silent broker one after another. mu must be
+// held.
 func (p *Publisher) connect(begun time.Time) error {
 	if p.failed.After(begun) {
 		return p.err

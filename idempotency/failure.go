@@ -50,7 +50,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		// Cause: the connection broke during COMMIT.
 		// Cure: the client repeats the request; without a key it checks the effects first.
-		h.logger.Error("outcome of COMMIT is unknown: a repeat of the request with its key finds out", err, fields)
+		h.logger.Error("outcome of COMMIT is unknown: repeat the request only with the same Idempotency-Key", err, fields)
 	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
 		// Cause: the handler ended its transaction.
 		// Cure: check the effects; delete the request's row to allow a repetition.
