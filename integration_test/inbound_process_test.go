@@ -166,7 +166,7 @@ func inboundCampaign(t *testing.T, strategy string) {
 		t.Skip("the fake broker does not restart")
 	}
 	w := newInboundWorldOn(t, server, 8)
-	w.send(100_000, 1000)
+	w.send(40_000, 1000)
 	c := w.config()
 	c.Strategy, c.FailUntilMended, c.MaxAhead = strategy, true, 100_000 // no partition pauses
 	w.h.exec(t, `create table mended (at timestamptz)`)
