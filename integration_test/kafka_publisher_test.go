@@ -325,6 +325,9 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 // soon, not one after another.
 func TestKafkaFreezesUnderManyCalls(t *testing.T) {
 	extended(t)
+	if !long {
+		t.Skip("takes a minute: set OUTBOX_LONG=1")
+	}
 	t.Parallel()
 	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
 	require.NoError(t, err)
