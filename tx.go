@@ -19,9 +19,9 @@ type TxOptions struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
 	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit. If fn ignores the end of the
-	// outermost context, the transaction is rolled back at most 5 s later. In a nested call, a statement that it interrupts costs
-	// the whole transaction, because the driver closes the connection; to undo only fn's work, let fn begin with SET
-	// LOCAL statement_timeout.
+	// outermost context, the transaction is rolled back at most 5 s later. In a nested call, a statement that it
+	// interrupts costs the whole transaction, because the driver closes the connection; to undo only fn's work, let fn
+	// begin with SET LOCAL statement_timeout.
 	Timeout time.Duration
 	// OnBegin runs first in the transaction, for SET LOCAL or a tenant's search_path; default none. An error ends the
 	// transaction.

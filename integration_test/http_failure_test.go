@@ -161,7 +161,8 @@ func TestHTTPUnknownCommit(t *testing.T) {
 
 		proxy.cutAtCommitted.Store(true)
 		got = askedOf(t, once, asking("", "three"))
-		assert.Equal(t, 500, got.status, "%s: proxies repeat a request after a 503, and no key shows what was done", h.name)
+		assert.Equal(t, 500, got.status,
+			"%s: proxies repeat a request after a 503, and no key shows what was done", h.name)
 		assert.Empty(t, got.header.Get("Retry-After"))
 		assert.Contains(t, got.body, "before you repeat it")
 		assert.Equal(t, 4, direct.count(t, "select count(*) from effects"), "it was committed")

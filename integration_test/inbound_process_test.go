@@ -213,7 +213,7 @@ func TestJetStreamCampaign(t *testing.T) {
 }
 
 // campaignPatience limits the time in which no message is handled, all but the first campaignRest of it without faults.
-// Each process that joins or leaves stops the whole group, and reads again what was not committed below a failing key.
+// Whenever a process joins or leaves, the whole group stops, and then rereads everything from its failing keys on.
 const (
 	campaignPatience = 5 * time.Minute
 	campaignRest     = 30 * time.Second

@@ -214,8 +214,8 @@ func TestLanesOfAForwarderThatWaits(t *testing.T) {
 	assert.True(t, h.waiting(t, 1))
 }
 
-// TestTheServerLosesThatAForwarderJoined: after a failover that lost the commit, the table says that the forwarder still
-// waits. Others would take its lanes, so it joins again.
+// TestTheServerLosesThatAForwarderJoined: a failover lost the commit, so the table still has the forwarder as waiting.
+// Others would take its lanes, so it joins again.
 func TestTheServerLosesThatAForwarderJoined(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())

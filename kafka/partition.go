@@ -260,7 +260,8 @@ func (p *partition) requestCommitted() {
 	}
 }
 
-// beginning logs an error if the group had committed an offset before this claim.
+// beginning logs an error if the group had committed an offset before this claim. An offset between the first one that
+// was read and the last one that was marked is this claim's own commit.
 func (p *partition) beginning(offset int64) {
 	if offset < 0 || !p.first && p.from <= offset && offset <= p.marked {
 		return

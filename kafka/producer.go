@@ -56,8 +56,8 @@ func (p *producer) connect() error {
 	return nil
 }
 
-// refresher is a client that remembers failed requests for metadata for connectPause. While a broker does not respond, a
-// request takes many seconds, and sarama makes one for each message that waits for a partition, one after another.
+// refresher is a client that remembers a failed request for metadata for connectPause. While a broker does not respond,
+// a request takes many seconds, and sarama makes one for each message that waits for a partition, one after another.
 type refresher struct {
 	sarama.Client
 

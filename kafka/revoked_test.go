@@ -199,7 +199,7 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	}
 }
 
-// TestOwnCommitIsNotOutOfRange: the coordinator answers only after the first messages are handled and committed.
+// TestOwnCommitIsNotOutOfRange: by the time the coordinator answers, the first message is handled and committed.
 func TestOwnCommitIsNotOutOfRange(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {

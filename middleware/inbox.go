@@ -29,8 +29,8 @@ type InboxConfig struct {
 	// another name.
 	Service string
 	// Consumer names the handler within the service; default: its name in the Router. Service + "/" + Consumer has at
-	// most 1 KiB. Keep the old name when you rename a handler, or it handles old messages again; set it for that handler
-	// alone, because of handlers that share a name each message is handled by one.
+	// most 1 KiB. Keep the old name when you rename a handler, or it handles old messages again. If two handlers share
+	// a name, only one of them handles each message.
 	Consumer string
 	// Key identifies the message; default: its UUID. An empty key, or one over 1 KiB, makes the message poison; an
 	// error fails it.

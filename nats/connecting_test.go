@@ -125,7 +125,9 @@ func TestAConnectionThatIsClosedForGoodSaysSo(t *testing.T) {
 			}()
 		}
 	}()
-	pub, err := nats.NewPublisher(nats.PublisherConfig{URL: "nats://" + l.Addr().String(), AckTimeout: time.Second}, nil)
+	pub, err := nats.NewPublisher(nats.PublisherConfig{
+		URL: "nats://" + l.Addr().String(), AckTimeout: time.Second,
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +138,8 @@ func TestAConnectionThatIsClosedForGoodSaysSo(t *testing.T) {
 			break
 		}
 	}
-	if err == nil || !strings.Contains(err.Error(), "restart this process") || nats.Classify(err) != forwarder.Unavailable {
-		t.Errorf("the error is %v, want one that names the cure", err)
+	if err == nil || !strings.Contains(err.Error(), "restart this process") ||
+		nats.Classify(err) != forwarder.Unavailable {
+		t.Errorf("got %v, want an error that says to restart", err)
 	}
 }

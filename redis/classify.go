@@ -52,7 +52,8 @@ func Classify(err error) forwarder.Verdict {
 			server.Error() == "ERR max number of clients reached" {
 			return forwarder.Unavailable
 		}
-	case err != nil && slices.ContainsFunc(client, func(text string) bool { return strings.Contains(err.Error(), text) }):
+	case err != nil && slices.ContainsFunc(client,
+		func(text string) bool { return strings.Contains(err.Error(), text) }):
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

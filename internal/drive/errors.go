@@ -57,9 +57,9 @@ func Checked(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrTxEnded, err)
 }
 
-// committed returns ErrCommitUnknown if ctx had ended when COMMIT succeeded. A driver may then have asked the server to
-// cancel COMMIT, which makes it stop waiting for a synchronous standby and report success: lib/pq does, and pgx with
-// its CancelRequestContextWatcherHandler.
+// committed returns ErrCommitUnknown if ctx ended before COMMIT succeeded. The driver may have asked the server to
+// cancel COMMIT, and a server that was waiting for a synchronous standby then stops waiting and reports success. lib/pq
+// asks for this, and so does pgx with its CancelRequestContextWatcherHandler.
 func committed(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil

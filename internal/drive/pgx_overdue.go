@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// closeOverdue closes the connection of a transaction that goes on for RollbackTimeout after the end of ctx, because a
-// handler ignores its context: the server would keep the locks until the handler returns. database/sql rolls back without
-// waiting for it. The returned function ends the watch, and returns an error if the connection was closed.
+// closeOverdue closes the connection of a transaction that is still open RollbackTimeout after the end of ctx, because
+// its handler ignores the context: the server would keep the locks until the handler returns. database/sql rolls back
+// without waiting for it. The returned function ends the watch, and returns an error if the connection was closed.
 func closeOverdue(ctx context.Context, conn net.Conn) (overdue func() error) {
 	over, closed := make(chan struct{}), make(chan error, 1)
 	unwatch := context.AfterFunc(ctx, func() {
@@ -21,8 +21,8 @@ func closeOverdue(ctx context.Context, conn net.Conn) (overdue func() error) {
 			closed <- nil
 		case <-grace.C:
 			_ = conn.Close()
-			closed <- fmt.Errorf("rolled back by closing the connection, because the function had not returned %s after "+
-				"the end of its context: %w", RollbackTimeout, ctx.Err())
+			closed <- fmt.Errorf("rolled back by closing the connection, because the function had not returned "+
+				"%s after the end of its context: %w", RollbackTimeout, ctx.Err())
 		}
 	})
 	return sync.OnceValue(func() error {

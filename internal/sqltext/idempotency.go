@@ -5,9 +5,9 @@ const (
 	// ClaimKey decides in one statement whether the caller must carry out a request, the first column: it is false if a
 	// request of the same identity was carried out and has not expired. An expired one is replaced, without its response.
 	// A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with the
-	// statement, so that the handler's own statements keep their lock_timeout. If there is no limit for idle transactions,
-	// it sets one for this transaction: otherwise the server keeps the locks of a host that vanished until TCP gives up,
-	// by default for two hours. The second column shows whether COMMIT may wait for a standby, as in ClaimInbox.
+	// statement, so that the handler's own statements keep their lock_timeout. If idle transactions have no limit, it
+	// sets one for this transaction; otherwise, when a host vanishes, the server keeps its locks until TCP gives up, two
+	// hours by default. The second column shows whether COMMIT may wait for a standby, as in ClaimInbox.
 	//
 	// The error is 55P03 if the other transaction does not end in time.
 	//

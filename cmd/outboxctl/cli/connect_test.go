@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// TestTimeoutBoundsTheFirstStatement: PgBouncer accepts a login while its database is down, and answers the first
-// statement only after its query_wait_timeout. Here a fake server that never answers it stands for both.
+// TestTimeoutBoundsTheFirstStatement: while its database is down, PgBouncer accepts a login but keeps the first
+// statement waiting for query_wait_timeout. A fake server that never replies takes its place.
 func TestTimeoutBoundsTheFirstStatement(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
