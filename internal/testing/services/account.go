@@ -3,8 +3,10 @@ package services
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 )
 
@@ -44,4 +46,14 @@ func (a *account) own(path string) error {
 		return nil
 	}
 	return os.Chown(path, int(a.uid), int(a.gid))
+}
+
+// ownAll gives a folder and all that is in it to the account; nil changes nothing.
+func (a *account) ownAll(folder string) error {
+	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return a.own(path)
+	})
 }

@@ -23,9 +23,9 @@ func (p *Postgres) StartReplica(ctx context.Context, opts Options) (*Postgres, e
 	if _, err := exec.LookPath(filepath.Join(bin, "pg_basebackup")); err != nil {
 		return nil, fmt.Errorf("pg_basebackup: %w", ErrNotInstalled)
 	}
-	return startPostgres(ctx, opts, func(bin, data string) *exec.Cmd {
-		return exec.Command(filepath.Join(bin, "pg_basebackup"), "-h", from.Hostname(), "-p", from.Port(),
-			"-U", from.User.Username(), "-D", data, "-X", "stream", "-c", "fast", "-R")
+	return startPostgres(ctx, opts, func(ctx context.Context, replica *Postgres, bin, data string) error {
+		return replica.run(ctx, exec.Command(filepath.Join(bin, "pg_basebackup"), "-h", from.Hostname(), "-p", from.Port(),
+			"-U", from.User.Username(), "-D", data, "-X", "stream", "-c", "fast", "-R"))
 	})
 }
 
