@@ -113,7 +113,8 @@ func postgresServer(t testing.TB) *services.Postgres {
 // ownServer starts a server that the test may stop and kill.
 func ownServer(t testing.TB, settings ...string) *services.Postgres {
 	t.Helper()
-	server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: settings})
+	server, err := services.StartPostgres(t.Context(),
+		services.Options{InMemory: testing.Short(), PostgresSettings: settings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	return server
