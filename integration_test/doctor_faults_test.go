@@ -191,8 +191,8 @@ func headingOf(t testing.TB, body string) string {
 	return html.UnescapeString(m[1])
 }
 
-// firing returns the labels of the alerts that fire an hour after the metrics reached their current values, or, if
-// gone, an hour after the exporting process ended. Without promtool, which CI has, it returns false.
+// firing returns the labels of the alerts that fire half an hour after the metrics reached their current values, or, if
+// gone, 20 minutes after the exporting process ended. Without promtool, which CI has, it returns false.
 func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[string]string, known bool) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -208,9 +208,9 @@ func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[strin
 	require.NoError(t, err)
 	var b strings.Builder
 	fmt.Fprintf(&b, "rule_files: [%q]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n", rules)
-	lasts := "x90"
+	lasts := "x40"
 	if gone {
-		lasts = "x30"
+		lasts = "x10"
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -227,7 +227,7 @@ func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[strin
 	require.NoError(t, err)
 	b.WriteString("    alert_rule_test:\n")
 	for _, name := range alertShape.FindAllStringSubmatch(string(content), -1) {
-		fmt.Fprintf(&b, "      - {alertname: %s, eval_time: 80m}\n", name[1])
+		fmt.Fprintf(&b, "      - {alertname: %s, eval_time: 30m}\n", name[1])
 	}
 	file := filepath.Join(t.TempDir(), "scraped.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
