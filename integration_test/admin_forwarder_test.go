@@ -21,38 +21,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// refusals makes a broker refuse some payloads until they are removed from it.
-type refusals struct {
-	mu  sync.Mutex
-	bad map[string]bool
-}
-
-func (r *refusals) set(bad ...string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.bad = map[string]bool{}
-	for _, p := range bad {
-		r.bad[p] = true
-	}
-}
-
-func (r *refusals) answer(_ string, msg *message.Message) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.bad[string(msg.Payload)] {
-		return errRefused
-	}
-	return nil
-}
-
-// patientConfig is quickConfig with a backoff of an hour and frequent reads of blocked keys.
-func patientConfig() forwarder.Config {
-	cfg := quickConfig()
-	cfg.CleanInterval = 50 * time.Millisecond
-	cfg.Backoff = outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}
-	return cfg
-}
-
 // TestBlockedKeysGoOn skips, discards or makes due the first messages of keys; later ones are published without waiting
 // for them.
 func TestBlockedKeysGoOn(t *testing.T) {
@@ -66,13 +34,19 @@ func TestBlockedKeysGoOn(t *testing.T) {
 				extended(t)
 			}
 			h := newPgxHandle(t, newMigratedDatabase(t))
-			var broker refusals
-			broker.set("bad", "bad without a key")
-			w := startForwarderOn(t, h, patientConfig(), broker.answer)
+			cfg := quickConfig()
+			cfg.CleanInterval = 50 * time.Millisecond // blocked keys are read as often
+			cfg.Backoff = outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}
+			w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+				if strings.HasPrefix(string(msg.Payload), "bad") {
+					return errRefused
+				}
+				return nil
+			})
 			w.publish(t, "x", "k", "bad", "behind")
 			w.publish(t, "x", "", "bad without a key")
 			eventually(t, func() bool { return w.states(t, "true")["failing"] == 2 }, "both failed")
-			broker.set()
+			w.answers(nil)
 			require.Zero(t, len(w.all()))
 			a := newAdmin(t, h)
 			list, err := a.List(t.Context(), admin.Filter{States: []admin.State{admin.Failing}, Key: "k"}, admin.Page{})
@@ -188,26 +162,6 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, "resume", log[0].Action)
 	assert.Equal(t, "open", log[0].Filter.Topic)
 	assert.Equal(t, int64(1), log[0].Result.Touched)
-}
-
-// TestRequeuedTogether: messages of one key that are requeued in one act are published in order.
-func TestRequeuedTogether(t *testing.T) {
-	h := onPgx(t)
-	cfg := quickConfig()
-	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
-	var broker refusals
-	broker.set(numbered("", 1, 30)...)
-	w := startForwarderOn(t, h, cfg, broker.answer)
-	w.publish(t, "x", "K", numbered("", 1, 30)...)
-	eventually(t, func() bool { return w.states(t, "true")["dead"] == 30 }, "all are dead")
-	broker.set()
-	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Action{
-		Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "mended",
-	})
-	require.NoError(t, err)
-	require.EqualValues(t, 30, r.Touched)
-	w.arrives(t, numbered("", 1, 30)...)
-	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
 }
 
 // TestRequeuedMessageGetsAllAttempts: after a requeue MaxAttempts failures count again, with a key and without.
@@ -381,88 +335,6 @@ func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 			assert.Zero(t, overtaken, "keys whose requeued messages were overtaken by later ones")
 		})
 	}
-}
-
-// TestRequeuedOfAPausedTopicBlocksItsKey: a requeued message of a topic that an operator has paused blocks its key on
-// other topics too, once a poll has found it.
-func TestRequeuedOfAPausedTopicBlocksItsKey(t *testing.T) {
-	h := onPgx(t)
-	a := newAdmin(t, h)
-	h.publish(t, "paused", "K", "1")
-	h.exec(t, "UPDATE outbox SET dead_at = now(), attempts = 1, last_error = 'refused'")
-	require.NoError(t, a.Pause(t.Context(), "paused", ""))
-	cfg := quickConfig()
-	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { return nil })
-	eventually(t, func() bool { return strings.Contains(w.State(), "topics not published to") }, "it is paused")
-	filter := admin.Filter{Topic: "paused", States: []admin.State{admin.Dead}}
-	r, err := a.Requeue(t.Context(), admin.Action{Filter: filter})
-	require.NoError(t, err)
-	require.EqualValues(t, 1, r.Touched)
-	for n := range 2 { // a read of due messages that begins later finds it
-		due := fmt.Sprint("due ", n)
-		h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ($1, 'open', $2, now())", due, []byte(due))
-		w.arrives(t, due)
-	}
-	h.publish(t, "open", "K", "2")
-	h.publish(t, "open", "L", "3")
-	w.arrives(t, "3")
-	time.Sleep(4 * cfg.PollInterval)
-	assert.Empty(t, w.payloads("K"))
-	require.NoError(t, a.Resume(t.Context(), "paused", ""))
-	eventually(t, func() bool { return len(w.payloads("K")) == 2 }, "all are published")
-	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
-}
-
-// TestDiscardedAndRequeuedBeforeItsTurn: an operator discards a waiting message of each key and then requeues it. It is
-// published in its place, whether the messages before it are in memory, deferred or not read yet.
-func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
-	const keys, each = 100, 30
-	h := onPgx(t)
-	a := newAdmin(t, h)
-	for n := range each {
-		for k := range keys {
-			h.publish(t, "x", fmt.Sprint("K", k), fmt.Sprintf("%d/%d", k, n))
-		}
-	}
-	cfg := quickConfig()
-	cfg.ReadAhead = 500
-	turn := func(key int) int { return 1 + key%(each-1) } // index of the message to discard
-	release := make(chan struct{})
-	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
-		select {
-		case <-release:
-		case <-t.Context().Done():
-		}
-		time.Sleep(10 * time.Millisecond) // a slow publish, during which the requeued messages fall due
-		return nil
-	})
-	eventually(t, func() bool { return strings.Contains(w.State(), " publishing") }, "it publishes")
-	var ids []string
-	for k := range keys {
-		ids = append(ids, fmt.Sprint(keys*turn(k)+k+1))
-	}
-	filter := admin.Filter{IDs: ids, States: []admin.State{admin.Ready}}
-	r, err := a.Discard(t.Context(), admin.Action{Filter: filter, Reason: "by mistake"})
-	require.NoError(t, err)
-	require.EqualValues(t, keys, r.Touched)
-	filter.States = []admin.State{admin.Discarded}
-	r, err = a.Requeue(t.Context(), admin.Action{Filter: filter})
-	require.NoError(t, err)
-	require.EqualValues(t, keys, r.Touched)
-	close(release)
-	w.idle(t)
-	overtook := 0
-	for k := range keys {
-		sent := w.payloads(fmt.Sprint("K", k))
-		require.Len(t, sent, each)
-		for n := range turn(k) {
-			if slices.Index(sent, fmt.Sprintf("%d/%d", k, n)) > slices.Index(sent, fmt.Sprintf("%d/%d", k, turn(k))) {
-				overtook++
-				break
-			}
-		}
-	}
-	assert.Zero(t, overtook, "messages published before earlier ones of their keys")
 }
 
 // TestDrainOfATopicThatAnOperatorPaused: Drain publishes the rest and names the paused topic instead of waiting for the
