@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -34,69 +33,6 @@ const (
 	emptied      = "emptied, but the outbox is in use: the next run drops it"
 	writtenAgain = "emptied, but written to again: the next run tries again"
 )
-
-// writers write to an outbox until they are stopped, or at the latest until the test ends.
-type writers struct {
-	written, slowest atomic.Int64 // number of inserts, and the longest one in nanoseconds
-	stop             func()
-}
-
-func startWriters(
-	t *testing.T, h handle, n int, write func(pool *pgxpool.Pool) (insert time.Duration, err error),
-) *writers {
-	t.Helper()
-	busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = int32(n) + 1 })
-	var w writers
-	var writing sync.WaitGroup
-	var stopped atomic.Bool
-	w.stop = func() { stopped.Store(true); writing.Wait() }
-	t.Cleanup(w.stop)
-	for range n {
-		writing.Go(func() {
-			for !stopped.Load() {
-				insert, err := write(busy.pool)
-				if !assert.NoError(t, err) {
-					return
-				}
-				w.slowest.Store(max(w.slowest.Load(), int64(insert)))
-				w.written.Add(1)
-			}
-		})
-	}
-	return &w
-}
-
-// TestSpaceIsFreedWhileWritersOverlap: long transactions that write to the outbox always overlap, so it is never free.
-// Old partitions are emptied in spite of that, and dropped once it is free.
-func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	h := newPartitioned(t, 50, 100, 1_000_000)
-	h.writeRows(t, 120, settledLongAgo)
-	w := startWriters(t, h, 16, func(pool *pgxpool.Pool) (insert time.Duration, err error) {
-		return insert, pgx.BeginFunc(context.Background(), pool, func(tx pgx.Tx) error {
-			begun := time.Now()
-			_, err := tx.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
-			insert = time.Since(begun)
-			if err == nil {
-				_, err = tx.Exec(context.Background(), `SELECT pg_sleep(0.5)`) // its work
-			}
-			return err
-		})
-	})
-	eventually(t, func() bool { return w.written.Load() > 32 }, "the transactions overlap")
-	w.slowest.Store(0)
-	r := h.maintain(t)
-	t.Logf("the slowest insert took %s, in %d transactions", time.Duration(w.slowest.Load()), w.written.Load())
-	assert.Less(t, time.Duration(w.slowest.Load()), time.Second)
-	require.Equal(t, int64(99), r.Removed)
-	require.Zero(t, h.count(t, `SELECT count(*) FROM outbox WHERE id < 100`))
-	w.stop()
-	again := h.maintain(t)
-	require.Equal(t, []string{"outbox_p0", "outbox_p1"}, append(r.Dropped, again.Dropped...))
-	require.Zero(t, again.Removed)
-	require.Equal(t, 99, h.count(t, `SELECT sum(touched) FROM outbox_audit`))
-}
 
 // TestAutovacuumGivesWay: an autovacuum that takes minutes on the default partition does not prevent a run from
 // creating and dropping partitions. It yields only to a lock that has waited for deadlock_timeout, and no writer waits
@@ -136,20 +72,32 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 			t.Parallel()
 			h := newPartitioned(t, 50, 1_000_000, 2_000_000)
 			h.writeRows(t, 120, settledLongAgo)
-			w := startWriters(t, h, 4, func(pool *pgxpool.Pool) (insert time.Duration, err error) {
-				begun := time.Now()
-				_, err = pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
-					VALUES ('b', 't', 'p', now())`)
-				insert = time.Since(begun)
-				time.Sleep(20 * time.Millisecond) // writers' pace
-				return insert, err
-			})
-			eventually(t, func() bool { return w.written.Load() > 20 }, "the writers write")
+			busy := newPgxHandle(t, h.url)
+			var written, slowest atomic.Int64 // number of inserts, and the longest one in nanoseconds
+			var writing sync.WaitGroup
+			var stopped atomic.Bool
+			t.Cleanup(func() { stopped.Store(true); writing.Wait() })
+			for range 4 {
+				writing.Go(func() {
+					for !stopped.Load() {
+						begun := time.Now()
+						_, err := busy.pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
+							VALUES ('b', 't', 'p', now())`)
+						if !assert.NoError(t, err) {
+							return
+						}
+						slowest.Store(max(slowest.Load(), int64(time.Since(begun))))
+						written.Add(1)
+						time.Sleep(20 * time.Millisecond) // writers' pace
+					}
+				})
+			}
+			eventually(t, func() bool { return written.Load() > 20 }, "the writers write")
 			end := h.open(t, c.holds)
-			w.slowest.Store(0)
+			slowest.Store(0)
 			r := h.maintain(t)
-			t.Logf("the slowest insert took %s, of %d", time.Duration(w.slowest.Load()), w.written.Load())
-			assert.Less(t, time.Duration(w.slowest.Load()), time.Second)
+			t.Logf("the slowest insert took %s, of %d", time.Duration(slowest.Load()), written.Load())
+			assert.Less(t, time.Duration(slowest.Load()), time.Second)
 			assert.Equal(t, c.notMade, r.NotMade)
 			if c.notMade == "" {
 				assert.Len(t, r.Made, 7)
@@ -400,18 +348,6 @@ func TestEveryDumpHasThePendingMessages(t *testing.T) {
 	require.Regexp(t, `\bu240\b`, d.text)
 }
 
-// holdWhile keeps a transaction open after running a statement, until end is called.
-func holdWhile(t *testing.T, h handle, statement string) (pid int, end func()) {
-	t.Helper()
-	tx, err := h.pool.Begin(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	_, err = tx.Exec(t.Context(), statement)
-	require.NoError(t, err, statement)
-	require.NoError(t, tx.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
-	return pid, func() { require.NoError(t, tx.Rollback(t.Context())) }
-}
-
 // TestLockedPartition: a partition that is being rewritten, whose index is being rebuilt, or that is locked by a
 // prepared transaction, delays neither Check nor a run, which continues with the others. Doctor names the session that
 // holds the lock.
@@ -420,7 +356,7 @@ func TestLockedPartition(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, 10, 20, 30, 40)
 	h.writeRows(t, 25, settledLongAgo)
-	setForDatabase(t, h, `lock_timeout = 100`)
+	setOn(t, h, "lock_timeout = 100")
 	h.pool.Reset()
 	h.exec(t, `ALTER TABLE outbox_default SET (autovacuum_vacuum_scale_factor = 0)`)
 	h.maintain(t, func(c *admin.PartitionsConfig) { c.Retention = 0 })
@@ -428,21 +364,22 @@ func TestLockedPartition(t *testing.T) {
 	for _, statement := range []string{
 		`LOCK TABLE outbox_p0 IN ACCESS EXCLUSIVE MODE`, `REINDEX INDEX outbox_p0_pkey`,
 	} {
-		pid, end := holdWhile(t, h, statement)
+		holder := begin(t, h, "BEGIN", statement)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		assert.NoError(t, checkSchema(ctx, h.db), statement)
 		f := ails(t, h, "table_lock")
 		assert.Contains(t, f.Evidence, "table outbox_p0 ")
-		assert.Contains(t, f.Cure, fmt.Sprintf("pg_terminate_backend(%d)", pid))
+		assert.Contains(t, f.Cure, fmt.Sprintf("pg_terminate_backend(%d)", holder.PgConn().PID()))
 		assert.Contains(t, did(h.maintain(t, func(c *admin.PartitionsConfig) { c.DryRun = true })), kept, statement)
 		assert.Contains(t, did(h.maintain(t)), kept, statement)
-		end()
+		_, err := holder.Exec(t.Context(), "ROLLBACK")
+		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"outbox_p0"}, h.maintain(t).Dropped)
 	execScript(t, h, `CREATE TABLE split PARTITION OF outbox FOR VALUES FROM (1000) TO (2000) PARTITION BY RANGE (id);
 		CREATE TABLE leaf PARTITION OF split FOR VALUES FROM (1000) TO (2000)`)
-	_, end := holdWhile(t, h, `LOCK TABLE leaf IN ACCESS EXCLUSIVE MODE`)
+	end := h.open(t, `LOCK TABLE leaf IN ACCESS EXCLUSIVE MODE`)
 	assert.Contains(t, ails(t, h, "table_lock").Evidence, "table leaf ")
 	end()
 	h.exec(t, `DROP TABLE split`)
@@ -459,7 +396,8 @@ func TestLockedPartition(t *testing.T) {
 func TestLockedOutbox(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	pid, end := holdWhile(t, h, `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
+	holder := begin(t, h, "BEGIN", `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
+	pid := holder.PgConn().PID()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := schemaProblems(ctx, h.db)
@@ -470,7 +408,8 @@ func TestLockedOutbox(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("session %d (", pid))
 	require.ErrorContains(t, err, `has locked table outbox, or waits for that: wait if that is planned, or end it: `+
 		fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
-	end()
+	_, err = holder.Exec(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
 	found, err := schemaProblems(ctx, h.db)
 	require.NoError(t, err)
 	require.Empty(t, found)
@@ -481,8 +420,7 @@ func TestCheckWaitsForNoOtherTable(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
 	h.exec(t, `CREATE TABLE other (n bigint CONSTRAINT other_bound CHECK (n < 5))`)
-	_, end := holdWhile(t, h, `LOCK TABLE other IN ACCESS EXCLUSIVE MODE`)
-	defer end()
+	h.open(t, `LOCK TABLE other IN ACCESS EXCLUSIVE MODE`)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, checkSchema(ctx, h.db))

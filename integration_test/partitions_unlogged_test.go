@@ -136,7 +136,7 @@ func TestPartitionsFollowTheTablespaceOfTheOutbox(t *testing.T) {
 		_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{PartitionSize: 10})
 		require.NoError(t, err)
 		execScript(t, h, moved)
-		setForDatabase(t, h, `default_tablespace = partitions_role`)
+		setOn(t, h, `default_tablespace = partitions_role`)
 		h = newPgxHandle(t, h.url)
 		h.exec(t, `SELECT setval('outbox_id_seq', 15)`)
 		require.Equal(t, []string{"outbox_p9"}, h.maintain(t).Made)
@@ -155,7 +155,7 @@ func TestMigrateInPartitionsIntoATablespace(t *testing.T) {
 		"pg_default":          {"index usual", "key usual", "table usual"},
 	} {
 		h := newPgxHandle(t, newDatabase(t))
-		setForDatabase(t, h, `default_tablespace = `+role)
+		setOn(t, h, `default_tablespace = `+role)
 		h = newPgxHandle(t, h.url)
 		_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{PartitionSize: 100})
 		require.NoError(t, err, role)

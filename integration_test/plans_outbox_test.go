@@ -347,7 +347,7 @@ func TestFetchPrunes(t *testing.T) {
 		ends[i] = int64(i+1)*size + 1
 	}
 	ends[partitions-1] = 1e9 // like the partition being written, including rows that a read skips
-	cutOutbox(t, cut, append(ends, 2e9, 3e9, 4e9)...)
+	intoPartitions(t, cut, append(ends, 2e9, 3e9, 4e9)...)
 	for _, h := range []handle{plain, cut} {
 		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, published_at)
 			SELECT i, 'events', 'key-' || i, repeat('x', 200)::bytea,

@@ -38,7 +38,7 @@ var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.
 const compatible = `^(TestMigrateIsIdempotent|TestStoreJoinsTransactions|TestFirstMessageOfADatabase|` +
 	`TestTxIsolationAndOnBegin|TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|` +
 	`TestMaintainPartitions|TestTransactionAcrossMaintenance|TestPartitionsAreRead|TestCheckOfPartitions|` +
-	`TestMaintainPartitionsWhileTheDefaultHasMessages|TestLockedPartition|TestSpaceIsFreedWhileWritersOverlap|` +
+	`TestMaintainPartitionsWhileTheDefaultHasMessages|TestLockedPartition|TestMaintenanceWaitsForNobody|` +
 	`TestAutovacuumGivesWay)$`
 
 // TestOldestAndNewestPostgres runs some tests again on other releases, each in a child process.

@@ -92,33 +92,6 @@ func (c *watchedConn) statements(b []byte) (list []string) {
 	return list
 }
 
-// cutOutbox partitions the empty outbox of a handle, with partitions that end at these ids, and a default one.
-func cutOutbox(t testing.TB, h handle, ends ...int64) {
-	t.Helper()
-	for _, s := range []string{
-		"ALTER TABLE outbox RENAME TO plain",
-		"CREATE TABLE outbox (LIKE plain INCLUDING ALL) PARTITION BY RANGE (id)",
-		"ALTER SEQUENCE outbox_id_seq OWNED BY outbox.id",
-		"DROP TABLE plain",
-		"CREATE TABLE outbox_default PARTITION OF outbox DEFAULT",
-	} {
-		h.exec(t, s)
-	}
-	from := "MINVALUE"
-	for i, end := range ends {
-		h.exec(t, fmt.Sprintf("CREATE TABLE outbox_p%d PARTITION OF outbox FOR VALUES FROM (%s) TO (%d)", i, from, end))
-		from = fmt.Sprint(end)
-	}
-}
-
-// setForDatabase sets settings of the database, for new sessions.
-func setForDatabase(t *testing.T, h handle, settings ...string) {
-	t.Helper()
-	for _, s := range settings {
-		h.exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+s+`', current_database()); END $$`)
-	}
-}
-
 func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
