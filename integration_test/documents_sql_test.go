@@ -226,9 +226,7 @@ func TestOperationsQueries(t *testing.T) {
 			}
 			return tx.QueryRow(t.Context(), "EXPLAIN (FORMAT JSON) "+statement).Scan(&text)
 		}))
-		var root []struct{ Plan plan }
-		require.NoError(t, json.Unmarshal(text, &root))
-		for _, table := range root[0].Plan.wholeTables(false) {
+		for _, table := range planOf(t, text).wholeTables(false) {
 			assert.NotContains(t, []string{"outbox", "inbox", "inbox_queue"}, table, "it reads all of it: %s", statement)
 		}
 	}

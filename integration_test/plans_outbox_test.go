@@ -130,13 +130,24 @@ func plannedStatements() []planned {
 
 func repeated(n int, v int64) []int64 { return slices.Repeat([]int64{v}, n) }
 
-// plan is a node of EXPLAIN (FORMAT JSON).
+// plan is a node of EXPLAIN (FORMAT JSON), with the pages that it visited if it was run.
 type plan struct {
-	Type     string `json:"Node Type"`
-	Relation string `json:"Relation Name"`
-	Index    string `json:"Index Name"`
-	Cond     string `json:"Index Cond"`
+	Type     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Cond     string  `json:"Index Cond"`
+	Hit      int64   `json:"Shared Hit Blocks"`
+	Read     int64   `json:"Shared Read Blocks"`
+	Rows     float64 `json:"Actual Rows"` // with decimals since PostgreSQL 18
 	Plans    []plan
+}
+
+// planOf returns the root of a plan.
+func planOf(t testing.TB, explained []byte) plan {
+	t.Helper()
+	var root []struct{ Plan plan }
+	require.NoError(t, json.Unmarshal(explained, &root))
+	return root[0].Plan
 }
 
 // scans returns the nodes that read the outbox, each with its index, and the number of sorts.
@@ -167,16 +178,21 @@ func checkReading(t *testing.T, q drive.Querier, state string) {
 			_, err := q.Exec(t.Context(), "PREPARE "+name+" AS "+sqltext.Tables{}.Render(s.sql))
 			require.NoError(t, err, s.name)
 		}
-		literals := make([]string, len(s.args))
-		for i, a := range s.args {
-			literals[i] = literal(a)
-		}
 		var text []byte
 		err := drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&text) },
-			"EXPLAIN (FORMAT JSON) EXECUTE "+name+"("+strings.Join(literals, ", ")+")")
+			"EXPLAIN (FORMAT JSON) EXECUTE "+name+"("+literals(s.args)+")")
 		require.NoError(t, err, s.name)
 		checkPlan(t, s, text)
 	}
+}
+
+// literals writes the arguments of a prepared statement as SQL.
+func literals(args []any) string {
+	list := make([]string, len(args))
+	for i, a := range args {
+		list[i] = literal(a)
+	}
+	return strings.Join(list, ", ")
 }
 
 // literal writes an argument as SQL.
@@ -201,9 +217,7 @@ func literal(arg any) string {
 }
 
 func checkPlan(t *testing.T, s planned, text []byte) {
-	var root []struct{ Plan plan }
-	require.NoError(t, json.Unmarshal(text, &root))
-	scans, sorts := root[0].Plan.scans()
+	scans, sorts := planOf(t, text).scans()
 	require.NotEmpty(t, scans, s.name)
 	for _, scan := range scans {
 		assert.Contains(t, s.indexes, scan.Index, "%s has a %s", s.name, scan.Type)
@@ -407,10 +421,6 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 	t.Helper()
 	var visited int64
 	undo := fmt.Errorf("undo")
-	literals := make([]string, len(args))
-	for i, a := range args {
-		literals[i] = literal(a)
-	}
 	run := func(q drive.Querier) {
 		for _, s := range []string{
 			"SET plan_cache_mode = force_generic_plan", "PREPARE prepared AS " + sqltext.Tables{}.Render(statement),
@@ -421,15 +431,9 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 		var text []byte
 		for range 3 { // the first run reads catalogs
 			require.NoError(t, drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&text) },
-				"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE prepared("+strings.Join(literals, ", ")+")"))
-			var root []struct {
-				Plan struct {
-					Hit  int64 `json:"Shared Hit Blocks"`
-					Read int64 `json:"Shared Read Blocks"`
-				}
-			}
-			require.NoError(t, json.Unmarshal(text, &root))
-			visited = root[0].Plan.Hit + root[0].Plan.Read
+				"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE prepared("+literals(args)+")"))
+			p := planOf(t, text)
+			visited = p.Hit + p.Read
 		}
 		_, err := q.Exec(t.Context(), "DEALLOCATE prepared")
 		require.NoError(t, err)

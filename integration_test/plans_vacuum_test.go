@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"slices"
 	"sync"
@@ -48,7 +47,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		return args
 	}
 
-	defer pinVacuum(t, h)()
+	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM inbox_queue")
 	store := newStore(t, h, queue.StoreConfig{})
 	enqueued(t, store, numberedItems("pinned", rows)...)
 	var last []any
@@ -88,7 +87,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	reap, pages := sqltext.Tables{}.Render(sqltext.ReapLeases), sqltext.Tables{}.Render(sqltext.ClaimPages)
 	seen := slowWalks{reap: reap, pages: pages}
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
-	defer pinVacuum(t, h)()
+	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM inbox_queue")
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	enqueued(t, store, numberedItems("pinned", rows)...)
 	for done := 0; done < rows; {
@@ -206,15 +205,6 @@ func readyFrom(args []any) int64 {
 	return args[11].([]int64)[slices.Index(args[10].([]string), "")]
 }
 
-// pinVacuum opens a transaction that has read the queue; end ends it.
-func pinVacuum(t *testing.T, h handle) (end func()) {
-	reader, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	require.NoError(t, err)
-	_, err = reader.Exec(t.Context(), "select count(*) from inbox_queue")
-	require.NoError(t, err)
-	return func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }
-}
-
 // blocksVisited counts the blocks that a statement reads.
 func blocksVisited(t *testing.T, h handle, statement string, args []any) int64 {
 	t.Helper()
@@ -224,12 +214,6 @@ func blocksVisited(t *testing.T, h handle, statement string, args []any) int64 {
 	defer tx.Rollback(ctx)
 	var text []byte
 	require.NoError(t, tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+statement, args...).Scan(&text))
-	var root []struct {
-		Plan struct {
-			Hit  int64 `json:"Shared Hit Blocks"`
-			Read int64 `json:"Shared Read Blocks"`
-		}
-	}
-	require.NoError(t, json.Unmarshal(text, &root))
-	return root[0].Plan.Hit + root[0].Plan.Read
+	p := planOf(t, text)
+	return p.Hit + p.Read
 }
