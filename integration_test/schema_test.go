@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -156,16 +154,9 @@ func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
 	admin := newPgxHandle(t, url)
+	role := newRole(t, admin)
 	for i, open := range openHandles(t, url) {
 		name := fmt.Sprintf("Shop-%d", i)
-		role := fmt.Sprintf("limited_%d_%d", os.Getpid(), i)
-		admin.exec(t, `create role `+role)
-		t.Cleanup(func() {
-			_, err := (*core.DB)(admin.db).Exec(context.Background(), `drop owned by `+role)
-			assert.NoError(t, err)
-			_, err = (*core.DB)(admin.db).Exec(context.Background(), `drop role `+role)
-			assert.NoError(t, err)
-		})
 		printed := name + "-printed"
 		for _, s := range []string{name, printed} {
 			admin.exec(t, fmt.Sprintf(`create schema "%s"`, s))
@@ -307,21 +298,6 @@ func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
 	h.exec(t, "ALTER TABLE outbox_topics DROP more")
 	h.exec(t, "DROP INDEX outbox_ready")
 	require.ErrorIs(t, checkOnlyOutbox(t.Context(), h.db), schema.ErrSchemaChanged)
-}
-
-// TestCureOfAnInvalidIndex runs the cure statement by statement.
-func TestCureOfAnInvalidIndex(t *testing.T) {
-	h := onPgx(t)
-	h.exec(t, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_dead'::regclass")
-	found, err := schemaProblems(t.Context(), h.db)
-	require.NoError(t, err)
-	require.Len(t, found, 1)
-	_, statements, ok := strings.Cut(found[0].Cure, ": ")
-	require.True(t, ok, found[0].Cure)
-	for statement := range strings.SplitSeq(statements, "; ") {
-		h.exec(t, statement)
-	}
-	require.NoError(t, checkSchema(t.Context(), h.db))
 }
 
 func versions(list []schema.Migration) (got []int) {
