@@ -162,71 +162,48 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 		strings.Join([]string{of["messaging.consumer.group.name"], of["outbox.handler"], of["outbox.outcome"]}, " "))
 }
 
-// TestTriesOfAnOutageHaveTracesOfTheirOwn, although each is attempt 1: no attempt is charged.
-func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
+// TestLaterTriesHaveTracesOfTheirOwn: the first try belongs to the writer's trace, later ones link to it, although each
+// try of an outage is attempt 1. Whichever succeeds, the message is processed in the writer's trace.
+func TestLaterTriesHaveTracesOfTheirOwn(t *testing.T) {
 	parallel(t)
-	tel := newTelemetry(t, otel.ObserverConfig{})
-	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
-	tries := 0
-	w := startForwarderOn(t, h, classifyingConfig(), func(string, *message.Message) error {
-		if tries++; tries < 3 {
-			return errDown
-		}
-		return nil
-	})
-	w.publish(t, "orders", "K", "late")
-	w.arrives(t, "late")
-	created, sent := tel.ended(t, "create orders", 1)[0], tel.ended(t, "send orders", 3)
-	for i, s := range sent {
-		assert.Equal(t, "1", attributesOf(s.Attributes())["outbox.attempt"])
-		if i == 0 {
-			childOf(t, s, created)
-			assert.Empty(t, s.Links())
-			continue
-		}
-		linkedTo(t, s, created)
-		assert.False(t, s.Parent().IsValid(), "it starts a trace")
-	}
-}
+	for verdict, failure := range map[string]error{"retry": errRefused, "unavailable": errDown} {
+		tel := newTelemetry(t, otel.ObserverConfig{})
+		h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
+		var came message.Metadata
+		tries := 0
+		w := startForwarderOn(t, h, classifyingConfig(), func(_ string, msg *message.Message) error {
+			if tries++; tries < 3 {
+				return failure
+			}
+			came = msg.Metadata
+			return nil
+		})
+		w.publish(t, "orders", "K", "late")
+		w.arrives(t, "late")
 
-// TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the writer's trace, later ones link to it, and
-// whichever succeeds, the message is processed in the writer's trace.
-func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
-	parallel(t)
-	tel := newTelemetry(t, otel.ObserverConfig{})
-	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
-	var came message.Metadata
-	tries := 0
-	w := startForwarderOn(t, h, classifyingConfig(), func(_ string, msg *message.Message) error {
-		if tries++; tries < 3 {
-			return errRefused
+		created, sent := tel.ended(t, "create orders", 1)[0], tel.ended(t, "send orders", 3)
+		childOf(t, sent[0], created)
+		assert.Empty(t, sent[0].Links())
+		for i, s := range sent {
+			of := attributesOf(s.Attributes())
+			if attempt := map[string]int{"retry": i + 1, "unavailable": 1}[verdict]; of["outbox.attempt"] != itoa(attempt) {
+				t.Errorf("%s: try %d is attempt %s", verdict, i, of["outbox.attempt"])
+			}
+			if i > 0 {
+				linkedTo(t, s, created)
+				assert.False(t, s.Parent().IsValid(), "it starts a trace")
+				assert.NotEqual(t, created.SpanContext().TraceID(), s.SpanContext().TraceID())
+			}
+			if i < 2 {
+				assert.Equal(t, sdktrace.Status{Code: codes.Error, Description: failure.Error()}, s.Status())
+				assert.Equal(t, verdict+" "+verdict, of["error.type"]+" "+of["outbox.verdict"])
+			} else {
+				assert.Equal(t, codes.Unset, s.Status().Code)
+			}
 		}
-		came = msg.Metadata
-		return nil
-	})
-	w.publish(t, "orders", "", "refused")
-	w.arrives(t, "refused")
-
-	created, attempts := tel.ended(t, "create orders", 1)[0], tel.ended(t, "send orders", 3)
-	childOf(t, attempts[0], created)
-	assert.Empty(t, attempts[0].Links())
-	for i, s := range attempts {
-		of := attributesOf(s.Attributes())
-		assert.Equal(t, itoa(i+1), of["outbox.attempt"])
-		if i > 0 {
-			linkedTo(t, s, created)
-			assert.False(t, s.Parent().IsValid(), "it starts a trace")
-			assert.NotEqual(t, created.SpanContext().TraceID(), s.SpanContext().TraceID())
-		}
-		if i < 2 {
-			assert.Equal(t, sdktrace.Status{Code: codes.Error, Description: errRefused.Error()}, s.Status())
-			assert.Equal(t, "retry retry", of["error.type"]+" "+of["outbox.verdict"])
-		} else {
-			assert.Equal(t, codes.Unset, s.Status().Code)
-		}
+		want := fmt.Sprintf("00-%s-%s-01", created.SpanContext().TraceID(), created.SpanContext().SpanID())
+		assert.Equal(t, want, came["traceparent"], "a consumer gets the writer's trace")
 	}
-	want := fmt.Sprintf("00-%s-%s-01", created.SpanContext().TraceID(), created.SpanContext().SpanID())
-	assert.Equal(t, want, came["traceparent"], "a consumer gets the writer's trace")
 }
 
 // TestWhatIsNotSampled: no span is exported, and no consumer starts a trace of its own.
