@@ -242,20 +242,6 @@ var faultsOfTheOutbox = []fault{
 		},
 	},
 	{
-		name: "a publish may hang forever", check: "timeouts", severity: admin.Warning,
-		did: "`PublishTimeout` was set", inject: func(n *night) {
-			cfg := classifyingConfig()
-			cfg.PublishTimeout = -1
-			n.world = startForwarderOn(n, n.h, cfg, nil)
-		},
-		cure: func(n *night, _ admin.Finding) {
-			require.NoError(n, n.Forwarder.Close())
-			cfg := classifyingConfig()
-			cfg.CloseTimeout = time.Minute
-			n.join(n, n.h, cfg)
-		},
-	},
-	{
 		name: "no forwarder deletes old messages", check: "retention", severity: admin.Warning,
 		evidence: "no running forwarder deletes them", did: "`outboxctl clean`", inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)

@@ -277,13 +277,4 @@ var faultsOfTheServer = []fault{
 			n.Cleanup(func() { assert.Error(n, <-ended) })
 		},
 	},
-	{
-		name: "a report keeps dead rows from being removed", check: "vacuum", severity: admin.Warning,
-		inject: func(n *night) {
-			fillForVacuum(n, n.h)
-			begin(n, n.h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
-			killForVacuum(n, n.h)
-			n.h.exec(n, "ALTER TABLE outbox RESET (autovacuum_enabled)") // autovacuum cannot remove them either
-		},
-	},
 }
