@@ -430,24 +430,27 @@ func TestMoveBackInTheOrderOfIDs(t *testing.T) {
 	assert.Equal(t, want, waitingPayloads(waiting(t, h)))
 }
 
-// TestMoveKeepsAMessagesOwnDelay: if a row of a delayed queue and the message in its envelope have different times, the
-// message's counts, as it does when Watermill's forwarder publishes it.
-func TestMoveKeepsAMessagesOwnDelay(t *testing.T) {
+// TestMoveOfDelays: a delay that is only in the row of a delayed queue becomes the delay of the message. If the message
+// in its envelope has another time, that one counts, as it does when Watermill's forwarder publishes it.
+func TestMoveOfDelays(t *testing.T) {
 	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[3], h.url)
-	msg := newMessage("later")
-	delay.Message(msg, delay.For(time.Hour))
-	own := msg.Metadata[delay.DelayedUntilKey]
-	msg.SetContext(delay.WithContext(t.Context(), delay.For(2*time.Hour)))
-	require.NoError(t, old.pub.Publish("orders", msg))
+	ofRow, own := newMessage("later"), newMessage("later")
+	ofRow.SetContext(delay.WithContext(t.Context(), delay.For(time.Hour)))
+	require.NoError(t, old.pub.Publish("orders", ofRow))
+	require.Empty(t, ofRow.Metadata)
+	delay.Message(own, delay.For(time.Hour))
+	until := own.Metadata[delay.DelayedUntilKey]
+	own.SetContext(delay.WithContext(t.Context(), delay.For(2*time.Hour)))
+	require.NoError(t, old.pub.Publish("orders", own))
 	require.Equal(t, 1, h.count(t, `select count(*) from watermill_forwarder_topic
 		where (metadata->>'`+delay.DelayedUntilKey+`')::timestamptz > now() + interval '110 minutes'`),
 		"the row has its own time")
 	_, err := move.FromWatermill(t.Context(), newOutboxPublisher(t, h), old.config())
 	require.NoError(t, err)
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at between now() + interval '50 minutes' "+
+	assert.Equal(t, 2, h.count(t, "select count(*) from outbox where due_at between now() + interval '50 minutes' "+
 		"and now() + interval '70 minutes'"))
-	assert.Equal(t, own, waiting(t, h)[0].metadata[delay.DelayedUntilKey])
+	assert.Equal(t, until, waiting(t, h)[1].metadata[delay.DelayedUntilKey])
 }
 
 // TestMoveFromTable moves a home-made table, given a mapping of its columns of any type.

@@ -493,9 +493,7 @@ func TestMoveWaitsForOlderTransactions(t *testing.T) {
 	old := newOldForwarder(t, moveTables[0], h.url)
 	tx, err := old.db.Begin()
 	require.NoError(t, err)
-	inTx, err := wsql3.NewPublisher(tx, wsql3.PublisherConfig{SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}}, nil)
-	require.NoError(t, err)
-	require.NoError(t, wforwarder.NewPublisher(inTx, wforwarder.PublisherConfig{}).Publish("orders", newMessage("1")))
+	old.publishIn(t, tx, "1")
 	require.NoError(t, old.pub.Publish("orders", newMessage("2")))
 	pub := newOutboxPublisher(t, h)
 	r, err := move.FromWatermill(t.Context(), pub, move.WatermillConfig{})
@@ -623,19 +621,6 @@ func TestMoveThereAndBack(t *testing.T) {
 			assert.Equal(t, moved, sent.payloads(), "the delayed one is not due")
 		})
 	}
-}
-
-// TestMoveOfARowsDelay: a delay that is only in the row of a delayed queue becomes the delay of the message.
-func TestMoveOfARowsDelay(t *testing.T) {
-	h := onPgx(t)
-	old := newOldForwarder(t, moveTables[3], h.url)
-	msg := newMessage("later")
-	msg.SetContext(delay.WithContext(t.Context(), delay.For(time.Hour)))
-	require.NoError(t, old.pub.Publish("orders", msg))
-	require.Empty(t, msg.Metadata)
-	_, err := move.FromWatermill(t.Context(), newOutboxPublisher(t, h), old.config())
-	require.NoError(t, err)
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at > now() + interval '50 minutes'"))
 }
 
 // TestMoveToATableOfAnotherType: an envelope that the column cannot hold is refused with the reason.
