@@ -105,25 +105,11 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	at, err := url.Parse(h.url)
 	require.NoError(t, err)
 	at.User = url.UserPassword(at.User.Username(), `zq7xk"zx9kq`)
-	log := &watched{}
-	end := ctl{t: t, url: at.String()}.start(log, "serve", "--listen", "127.0.0.1:0")
-	address := regexp.MustCompile(`http://[0-9.:]+/`)
-	eventually(t, func() bool { return address.MatchString(log.String()) }, "the command prints its address: %s", log)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	get := func(path string) (int, string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address.FindString(log.String())+path, nil)
-		require.NoError(t, err)
-		answer, err := client.Do(r)
-		require.NoError(t, err)
-		defer answer.Body.Close()
-		body, err := io.ReadAll(answer.Body)
-		require.NoError(t, err)
-		return answer.StatusCode, string(body)
-	}
-	code, fine := get("")
+	get, end := ctl{t: t, url: at.String()}.serve("--listen", "127.0.0.1:0")
+	code, fine := get("", "")
 	assert.Equal(t, http.StatusOK, code)
 	h.exec(t, "DROP TABLE outbox")
-	code, broken := get("message?in=outbox&id=1")
+	code, broken := get("message?in=outbox&id=1", "")
 	assert.NotEqual(t, http.StatusOK, code)
 	r := end()
 	for _, all := range []string{fine, broken, r.out, r.err} {
@@ -133,40 +119,45 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	}
 }
 
+var address = regexp.MustCompile(`http://[][0-9.:]+/`)
+
+// serve runs serve until end is called. get requests a page with a Host header, "" = the server's own, and perhaps
+// another header.
+func (c ctl) serve(args ...string) (
+	get func(path, host string, header ...string) (code int, body string), end func() ctlResult,
+) {
+	c.t.Helper()
+	log := &watched{}
+	end = c.start(log, append([]string{"serve"}, args...)...)
+	eventually(c.t, func() bool { return address.MatchString(log.String()) }, "the command prints its address: %s", log)
+	base := strings.Replace(address.FindString(log.String()), "[::]", "127.0.0.1", 1)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return func(path, host string, header ...string) (int, string) {
+		c.t.Helper()
+		r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, base+path, nil)
+		require.NoError(c.t, err)
+		if r.Host = host; host == "" {
+			r.Host = r.URL.Host
+		}
+		if len(header) > 0 {
+			r.Header.Set(header[0], header[1])
+		}
+		answer, err := client.Do(r)
+		require.NoError(c.t, err)
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(c.t, err)
+		return answer.StatusCode, string(body)
+	}, end
+}
+
 // TestOutboxctlServes: only permitted users may see the page and act on it.
 func TestOutboxctlServes(t *testing.T) {
 	h := onPgx(t)
 	fillOutboxctl(t, h)
 	c := ctl{t: t, url: h.url}
-	client := &http.Client{Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
-	address := regexp.MustCompile(`http://[][0-9.:]+/`)
-	serve := func(args ...string) (get func(path, host string, header ...string) (int, string), end func() ctlResult) {
-		t.Helper()
-		log := &watched{}
-		end = c.start(log, append([]string{"serve"}, args...)...)
-		eventually(t, func() bool { return address.MatchString(log.String()) }, "the command prints its address: %s", log)
-		base := strings.Replace(address.FindString(log.String()), "[::]", "127.0.0.1", 1)
-		return func(path, host string, header ...string) (int, string) {
-			t.Helper()
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
-			require.NoError(t, err)
-			if r.Host = host; host == "" {
-				r.Host = r.URL.Host
-			}
-			if len(header) > 0 {
-				r.Header.Set(header[0], header[1])
-			}
-			answer, err := client.Do(r)
-			require.NoError(t, err)
-			defer answer.Body.Close()
-			body, err := io.ReadAll(answer.Body)
-			require.NoError(t, err)
-			return answer.StatusCode, string(body)
-		}, end
-	}
 
-	get, end := serve("--listen", "127.0.0.1:0", "--title", "Shop <b>")
+	get, end := c.serve("--listen", "127.0.0.1:0", "--title", "Shop <b>")
 	code, body := get("", "")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, "Shop &lt;b&gt;")
@@ -185,7 +176,7 @@ func TestOutboxctlServes(t *testing.T) {
 	r := end()
 	assert.Zero(t, r.code, r.err)
 
-	get, end = serve("--listen", "127.0.0.1:0", "--actor-header", "X-User", "--payloads")
+	get, end = c.serve("--listen", "127.0.0.1:0", "--actor-header", "X-User", "--payloads")
 	code, _ = get("", "")
 	assert.Equal(t, http.StatusForbidden, code)
 	code, _ = get("", "", "X-User", "carol")
@@ -195,7 +186,7 @@ func TestOutboxctlServes(t *testing.T) {
 	assert.Zero(t, end().code)
 
 	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
-		get, end = serve("--listen", listen, "--actor-header", "X-User", "--host", "outbox.example.com,other.example.com")
+		get, end = c.serve("--listen", listen, "--actor-header", "X-User", "--host", "outbox.example.com,other.example.com")
 		for host, want := range map[string]int{
 			"Outbox.example.com": http.StatusOK, "other.example.com:8080": http.StatusOK, "localhost": http.StatusOK,
 			"evil.example": http.StatusMisdirectedRequest,
@@ -209,11 +200,11 @@ func TestOutboxctlServes(t *testing.T) {
 	nats := natsServer(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'no-such-stream', '')")
 	const missing = "broker that was checked has topic"
-	get, end = serve("--listen", "127.0.0.1:0")
+	get, end = c.serve("--listen", "127.0.0.1:0")
 	_, body = get("", "")
 	assert.False(t, strings.Contains(body, missing), "no broker is checked")
 	assert.Zero(t, end().code)
-	get, end = serve("--listen", "127.0.0.1:0", "--nats", nats.URL())
+	get, end = c.serve("--listen", "127.0.0.1:0", "--nats", nats.URL())
 	_, body = get("", "")
 	assert.True(t, strings.Contains(body, missing), "the page shows what doctor finds")
 	assert.Zero(t, end().code)
