@@ -293,6 +293,9 @@ func TestARoleThatIsAlteredLater(t *testing.T) {
 	parallel(t)
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
+			if name != "pgx" && name != "sql-pq" {
+				extended(t)
+			}
 			t.Parallel()
 			url := newMigratedDatabase(t)
 			admin := newPgxHandle(t, url)
@@ -371,6 +374,9 @@ func TestAForwarderOfAnotherEncoding(t *testing.T) {
 	parallel(t)
 	for way, open := range ways {
 		t.Run(way, func(t *testing.T) {
+			if way != "pgx" && way != "sql-pq" {
+				extended(t)
+			}
 			t.Parallel()
 			url := newMigratedDatabase(t)
 			writer := newPgxHandle(t, url)
