@@ -218,6 +218,13 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 	screen := ctl{t: t, url: h.url}.run("stats").out
 	assert.Regexp(t, `none +32 +here`, screen)
 	assert.Regexp(t, `shop/a +8 +5 +2`, screen)
+
+	h.exec(t, "DELETE FROM outbox_forwarders")
+	newSite(t, h, ui.Access{}).get("").says(t, "the page", "No forwarder has run in the last hour",
+		"No forwarder reads 64 of the 64 lanes of scope here")
+	screen = ctl{t: t, url: h.url}.run("stats").out
+	assert.Contains(t, screen, "none is running")
+	assert.Regexp(t, `none +64 +here`, screen)
 }
 
 // TestGroupsAreBounded over all topics and consumers together, so that grouping many is as fast as grouping few.

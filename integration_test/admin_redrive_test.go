@@ -21,22 +21,16 @@ import (
 // deadInARouter lets messages die in the handler shop/book of topic orders, whose inbox has its own message keys. The
 // handler succeeds once mended is true.
 func deadInARouter(t testing.TB, h handle, mended *atomic.Bool, msgs ...*message.Message) *feed {
-	return deadOfTopic(t, h, "orders", "dead_letters", mended, msgs...)
-}
-
-func deadOfTopic(
-	t testing.TB, h handle, topic, deadLetterTopic string, mended *atomic.Bool, msgs ...*message.Message,
-) *feed {
 	t.Helper()
 	f := newFeed()
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: deadLetterTopic},
+			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead_letters"},
 			Inbox: middleware.InboxConfig{
 				Key: func(m *message.Message) (string, error) { return "key " + m.UUID, nil },
 			},
 		}, nil)...)
-		r.AddConsumerHandler("book", topic, f, func(msg *message.Message) error {
+		r.AddConsumerHandler("book", "orders", f, func(msg *message.Message) error {
 			if !mended.Load() {
 				return outbox.Poison(errHandler)
 			}

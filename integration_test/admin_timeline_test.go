@@ -112,7 +112,7 @@ func TestTimeline(t *testing.T) {
 	assert.ErrorIs(t, err, admin.ErrNotFound)
 }
 
-// TestHistoryIsBounded: the last 20 of 100 attempts are kept, and a successful publish writes none.
+// TestHistoryIsBounded: the last 20 of 25 or more attempts are kept, and a successful publish writes none.
 func TestHistoryIsBounded(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()

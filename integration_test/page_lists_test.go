@@ -269,18 +269,6 @@ func TestPageRuns(t *testing.T) {
 	require.ErrorContains(t, err, "SampleInterval")
 }
 
-// TestPageSaysUnreadLanes, even if no forwarder has run recently.
-func TestPageSaysUnreadLanes(t *testing.T) {
-	h := onPgx(t)
-	h.exec(t, "INSERT INTO outbox_lanes (scope, lane, epoch) SELECT 'left', l, 0 FROM generate_series(0, 63) l")
-	newSite(t, h, ui.Access{}).get("").says(t, "overview", "No forwarder has run in the last hour",
-		"No forwarder reads 64 of the 64 lanes of scope left")
-	r := ctl{t: t, url: h.url}.run("stats")
-	require.Zero(t, r.code, r.err)
-	assert.Contains(t, r.out, "none is running")
-	assert.Regexp(t, `none +64 +left`, r.out)
-}
-
 // TestPageAsksNothingUnbound: if the database cannot count the messages in time, no confirmation is offered, because
 // the action would not be limited to the counted messages.
 func TestPageAsksNothingUnbound(t *testing.T) {
