@@ -56,9 +56,6 @@ func TestActs(t *testing.T) {
 			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Dead, admin.Failing}}), "s IN ('dead', 'failing')",
 			"s = 'ready' AND attempts = 1 AND due_at <= now()", 2 * all,
 		},
-		"requeue a topic": {
-			a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'ready'", 15,
-		},
 		"requeue discarded messages": {
 			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
 			"s = 'ready' AND attempts = 1 AND due_at <= now()", all,
@@ -69,21 +66,10 @@ func TestActs(t *testing.T) {
 			a.Discard, of(admin.Filter{Key: "key-6", States: []admin.State{admin.Ready}}), "s = 'ready' AND key = 'key-6'",
 			"s = 'discarded' AND last_error = 'discarded by alice: it''s \"why\"'", 0,
 		},
-		"discard by id": {a.Discard, of(admin.Filter{IDs: []string{"3", "9", "10"}}), "id IN (3, 9)", "s = 'discarded'", 2},
 		"skip heads": {
 			a.Skip, of(admin.Filter{All: true}), "s = 'failing' AND key <> '' AND id = (SELECT min(id) FROM outbox p " +
 				"WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
 			"s = 'discarded' AND last_error LIKE 'skipped by alice: %'", 0,
-		},
-		"skip the head of a key": {
-			a.Skip, of(admin.Filter{Key: "key-2"}),
-			"id = (SELECT min(id) FROM outbox p WHERE p.key = 'key-2' AND p.attempts > 0 AND p.dead_at IS NULL)",
-			"s = 'discarded'", 1,
-		},
-		"skip heads of a topic": {
-			a.Skip, of(admin.Filter{Topic: "topic-3"}), "s = 'failing' AND topic = 'topic-3' AND key <> '' AND id = " +
-				"(SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
-			"s = 'discarded'", 0,
 		},
 		"skip heads that are dead": {
 			a.Skip, of(admin.Filter{ErrorContains: "ORDER 1", States: []admin.State{admin.Dead}}),
@@ -109,10 +95,6 @@ func TestActs(t *testing.T) {
 			a.Requeue, admin.Action{Filter: admin.Filter{All: true}, Limit: 10},
 			"id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)",
 			"s = 'ready'", 10,
-		},
-		"by error": {
-			a.Requeue, of(admin.Filter{ErrorContains: "ORDER 1"}), "s = 'dead' AND last_error LIKE 'order 1%'",
-			"s = 'ready'", 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -123,11 +123,8 @@ func TestDoctorSchema(t *testing.T) {
 	needsPlainOutbox(t)
 	h := onPgx(t)
 	for _, damage := range []string{
-		`drop index outbox_ready`,
 		`drop index outbox_waiting; create index outbox_waiting on outbox (lane, id, due_at) where published_at is null`,
 		`alter table outbox set (autovacuum_enabled = off)`,
-		`alter table inbox reset (autovacuum_vacuum_scale_factor)`,
-		`alter sequence outbox_id_seq cache 10`,
 	} {
 		for _, s := range strings.Split(damage, ";") {
 			h.exec(t, s)
