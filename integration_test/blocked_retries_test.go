@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
@@ -58,28 +57,6 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 		assert.Equal(t, 3, h.count(t, "select sum(attempts)::int from outbox"))
 		assert.Equal(t, "attempt 3: \ufffd refused", value[string](t, h, "select last_error from outbox where attempts > 0"))
 	})
-}
-
-// TestUnkeyedBackoff: a message without a key waits for its whole backoff, whichever read finds it.
-func TestUnkeyedBackoff(t *testing.T) {
-	h := onPgx(t)
-	cfg := quickConfig()
-	cfg.PollInterval = 5 * time.Millisecond
-	cfg.Backoff = outbox.Backoff{Initial: 100 * time.Millisecond, Max: 100 * time.Millisecond}
-	w := startForwarder(t, h, cfg)
-	w.answers(func(string, *message.Message) error { return errRefused })
-	begun := time.Now()
-	w.publish(t, "orders", "", numbered("m", 1, 50)...)
-	tries := 0
-	eventually(t, func() bool {
-		tries = 0
-		for _, m := range numbered("m", 1, 50) {
-			tries += w.triedTimes(m)
-		}
-		return tries >= 500
-	}, "each is tried ten times")
-	most := 50 * int(1+time.Since(begun)/(80*time.Millisecond))
-	assert.LessOrEqual(t, tries, most)
 }
 
 func TestPublisherThatPanics(t *testing.T) {

@@ -3,8 +3,6 @@ package integration_test
 import (
 	"context"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -71,7 +68,7 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 	h.publish(t, "orders", "", numbered("bad", 51, 100)...)
 	cfg := quickConfig()
 	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
-	told := &settledSum{}
+	told := &settledCounter{}
 	w := startForwarderOn(t, h.seenBy(t, told), cfg, func(_ string, msg *message.Message) error {
 		if msg.Payload[0] == 'b' {
 			return errRefused
@@ -92,17 +89,6 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 	eventually(t, func() bool { return told.done.Load() >= 51 && told.failed.Load() >= 50 }, "observers are notified")
 	assert.Equal(t, []int64{51, 50}, []int64{told.done.Load(), told.failed.Load()},
 		"unsettled messages were counted")
-}
-
-// settledSum is an observer that adds up settled messages and ignores errors.
-type settledSum struct {
-	deaf
-	done, failed atomic.Int64
-}
-
-func (s *settledSum) SettleEnd(_ context.Context, end meter.SettleEnd) {
-	s.done.Add(int64(end.Done))
-	s.failed.Add(int64(end.Failed))
 }
 
 // TestManyLockedRows: an idle transaction has locked as many rows as are settled in one statement.
@@ -230,40 +216,6 @@ func TestWhatIsSettledTogether(t *testing.T) {
 			w.arrives(t, "late")
 			w.idle(t)
 			assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
-		})
-	}
-}
-
-// TestHungTopicStopsNoOther: publishes of one topic hang: as many as Concurrency allows, and more wait. Another topic
-// continues, and so does the hung one once its publishes return.
-func TestHungTopicStopsNoOther(t *testing.T) {
-	parallel(t)
-	for name, timeout := range map[string]time.Duration{
-		"without a time-out": -1, "after their time-out": 50 * time.Millisecond,
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newPgxHandle(t, newMigratedDatabase(t))
-			cfg := quickConfig()
-			cfg.Concurrency, cfg.ReadAhead, cfg.PublishTimeout = 4, 100, timeout
-			goOn := make(chan struct{})
-			answer := sync.OnceFunc(func() { close(goOn) })
-			defer answer()
-			w := startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
-				if topic == "hangs" {
-					<-goOn
-				}
-				return nil
-			})
-			hanging := numbered("h", 1, 500) // more than are read ahead
-			w.publish(t, "hangs", "", hanging...)
-			w.wait(t, "publishes hang", func() bool { return tried(w, hanging) >= 4 })
-			for n := range 20 {
-				w.publish(t, "well", "K", itoa(n))
-			}
-			w.arrives(t, numbered("", 0, 19)...)
-			assert.Equal(t, numbered("", 0, 19), w.payloads("K"))
-			answer()
-			w.arrives(t, hanging...)
 		})
 	}
 }

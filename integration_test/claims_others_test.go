@@ -23,25 +23,6 @@ import (
 
 // The tests of this file are about claimed messages: only their owner settles, discards or releases them.
 
-// TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims a claimed message again.
-func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
-	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-	enqueued(t, store, numberedItems("shop", 3)...)
-	settles(t, 3)(store.Release(t.Context(), owner, idsOf(claimed(t, store, owner, 3))...))
-	h.exec(t, "update inbox_queue set crashes = 1 where message_id = '000002'")
-	var again []queue.Message
-	eventually(t, func() bool {
-		again = append(again, claimed(t, store, owner, 3)...)
-		return len(again) == 3
-	}, "the released messages are claimed again")
-	for range 3 {
-		assert.Empty(t, claimed(t, newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), 3))
-		assert.Empty(t, claimed(t, store, queue.NewOwner(), 3))
-	}
-	settles(t, 3)(store.Ack(t.Context(), owner, idsOf(again)...))
-}
-
 // TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, but does not claim messages that have expired
 // since.
 func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {

@@ -85,7 +85,7 @@ func TestChaos(t *testing.T) {
 		if n%5 == 4 && !plan.forget {
 			c.check(fmt.Sprintf("after %d faults", n+1))
 		}
-		c.wait(plan.pause)
+		time.Sleep(plan.pause)
 	}
 	stop()
 	c.settles()
@@ -266,6 +266,7 @@ var (
 	chaosInShort = []chaosFault{
 		{"service killed", (*chaos).killWorker}, {"Postgres killed", (*chaos).killPostgres},
 		{"failover to the replica", (*chaos).failOver}, {"PgBouncer killed", (*chaos).killPooler},
+		{"service stopped", (*chaos).stopWorker},
 	}
 )
 

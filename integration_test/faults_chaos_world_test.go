@@ -347,8 +347,6 @@ func (c *chaos) works(when string) (took time.Duration) {
 	return time.Since(begun)
 }
 
-func (c *chaos) wait(d time.Duration) { time.Sleep(d) }
-
 // settles waits until no work is left.
 func (c *chaos) settles() {
 	c.t.Helper()

@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -98,7 +97,7 @@ func serverWithOtherRows(
 	w.arrives(t, "later") // it has read from the new server
 	close(goOn)
 	w.arrives(t, "lost")
-	eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
+	eventually(t, func() bool { return settled.done.Load() == 2 }, "both are settled")
 	assert.Equal(t, []string{"another"}, column[string](t, h, "select uuid from outbox where published_at is null"))
 	close(release)
 	w.arrives(t, "found")
@@ -121,75 +120,6 @@ func killBackend(t *testing.T, h handle) {
 		return err == nil
 	}, "the server is back")
 	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was restarted")
-}
-
-// TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and assigns their ids again.
-// Results of the lost messages do not settle the messages that have the ids now.
-func TestCommitsThatACrashLost(t *testing.T) {
-	extended(t)
-	parallel(t)
-	for _, kept := range anyOf(t, "keeping", "deleting") {
-		t.Run(kept, func(t *testing.T) {
-			for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
-				require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
-				t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, retentions[kept]) })
-			}
-		})
-	}
-}
-
-// commitsThatACrashLost reports whether any were lost.
-func commitsThatACrashLost(t *testing.T, retention time.Duration) bool {
-	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
-	other := newPgxHandle(t, server.URL()) // its writes wake no forwarder
-	h, gate := newStatementGate(t, server.URL())
-	defer gate.releaseAll()
-	require.NoError(t, makeTables(t.Context(), h.db))
-	settled := &settledCounter{}
-	h = h.seenBy(t, settled)
-	cfg := quickConfig()
-	cfg.DisableListen, cfg.Retention = true, retention
-	goOn := make(chan struct{})
-	answer := sync.OnceFunc(func() { close(goOn) })
-	defer answer()
-	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-		if msg.Payload[0] == 'l' {
-			<-goOn
-		}
-		return nil
-	})
-	w.publish(t, "orders", "", "first")
-	w.arrives(t, "first")
-	w.idle(t)
-	// The following writes fit on one page of the log, which is flushed when it is full or after wal_writer_delay.
-	h.exec(t, "select pg_switch_wal()")
-	h.exec(t, "checkpoint")
-	h.exec(t, "select pg_switch_wal()")
-	lost := numbered("lost", 1, 5)
-	w.publish(t, "orders", "", lost...)
-	w.wait(t, "all are being published", func() bool { return tried(w, lost) == 5 })
-	ids := h.count(t, "select max(id)::int from outbox")
-	reads := gate.holdReads()
-	gate.arrives(t, "a read", reads...)
-	killBackend(t, other)
-	h.pool.Reset()
-	if other.count(t, "select count(*) from outbox where convert_from(payload, 'UTF8') like 'lost%'") > 0 {
-		return false
-	}
-	found := numbered("found", 1, 20)
-	other.publish(t, "orders", "", found...)
-	first := other.count(t, "select min(id)::int from outbox where convert_from(payload, 'UTF8') like 'found%'")
-	require.LessOrEqual(t, first, ids, "no id was assigned again: the test shows nothing")
-	done := settled.n.Load()
-	answer()
-	w.arrives(t, lost...)
-	eventually(t, func() bool { return settled.n.Load() >= done+5 }, "the lost ones are settled")
-	assert.Equal(t, 20, other.count(t, "select count(*) from outbox where published_at is null"))
-	gate.release(reads...)
-	w.arrives(t, found...)
-	w.idle(t)
-	assert.Zero(t, other.count(t, "select count(*) from outbox where published_at is null"))
-	return true
 }
 
 // TestFailureOfAnotherLife: a failure is on its way to the database when ids begin to mean other messages, and arrives
@@ -312,7 +242,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 					}
 					close(goOn)
 					w.arrives(t, old...)
-					eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
+					eventually(t, func() bool { return settled.done.Load() == 20 }, "the old ones are settled")
 					assert.Equal(t, way.others, h.count(t, "select count(*) from outbox where published_at is null"))
 
 					gate.release(reads...)
@@ -330,10 +260,10 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 // acquired again gets an epoch that it never had, so a failure recorded under an old epoch charges no message.
 func TestEpochsAreUsedOnce(t *testing.T) {
 	parallel(t)
-	failures := failuresSettled{news: make(chan struct{}, 10)}
+	settled := &settledCounter{}
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
-	h = h.seenBy(t, failures)
+	h = h.seenBy(t, settled)
 	cfg := quickConfig()
 	cfg.QueryTimeout = time.Minute
 	failed := gate.hold(sqltext.SettleFailed, 0)
@@ -355,7 +285,7 @@ func TestEpochsAreUsedOnce(t *testing.T) {
 	w.wait(t, "K-1 is tried in the new life", func() bool { return w.triedTimes("K-1") == 2 })
 	assert.Greater(t, h.count(t, "select min(epoch)::int from outbox_lanes"), before)
 	gate.release(failed)
-	<-failures.news
+	eventually(t, func() bool { return settled.failed.Load() == 1 }, "the failure is settled")
 	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 	close(again)
 	w.arrives(t, "K-1", "K-2")

@@ -3,11 +3,9 @@
 package integration_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -159,137 +157,4 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 			other.shutDown()
 		})
 	}
-}
-
-// TestStoppedForwarderDisturbsNothing stops one of two forwarders in the middle of its publishes for longer than its
-// lease, lets the other one take over, and resumes it with results of its publishes: successes and failures, of
-// messages that arrived before, arrive now or never arrive. Whatever the other one is doing by then, no key may lose
-// its order or get stuck.
-func TestStoppedForwarderDisturbsNothing(t *testing.T) {
-	extended(t)
-	parallel(t)
-	for _, handle := range anyOf(t, "pgx", "sql-pq") {
-		t.Run(handle, func(t *testing.T) {
-			t.Parallel()
-			stopForwarders(t, childConfig{Handle: handle, LeaseTTL: time.Second})
-		})
-	}
-}
-
-func stopForwarders(t *testing.T, cfg childConfig) {
-	const keys = 80 // each forwarder's lanes have half of them
-	w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), keys)
-	w.broker.answers(holding)
-	victim, other := w.start(cfg), w.start(cfg)
-	orders := 0
-	placeAll := func() { // one order for each key
-		var placing sync.WaitGroup
-		for part := range 4 {
-			placing.Go(func() {
-				for key := part; key < keys; key += 4 {
-					if err := w.placeOne(fmt.Sprintf("order-%d-%d", orders, key), key); err != nil {
-						w.fail("place an order: %v", err)
-					}
-				}
-			})
-		}
-		placing.Wait()
-		orders++
-	}
-
-	// The state of the other forwarder when the stopped one resumes.
-	stands := []string{
-		"has just taken the lanes",
-		"is publishing the same messages",
-		"is done",
-	}
-	const some = 20 // duplicates needed to show that messages of the stopped one arrived
-	for round := 0; round < rounds(1, 20) || w.broker.duplicates() <= some && round < 10; round++ {
-		for _, stand := range stands {
-			name := fmt.Sprintf("round %d, the other one %s", round, stand)
-			w.awaitShares(victim, other)
-			victim.holdCopies()
-			placeAll()
-			placeAll()
-			eventually(t, func() bool { return len(victim.heldKeys()) >= 20 }, "%s: publishes in flight", name)
-			victim.signal(syscall.SIGSTOP)
-			stopped := victim.heldKeys()
-			if stand == "is publishing the same messages" {
-				other.holdCopies()
-			}
-			eventually(t, func() bool { return w.lanes(other) == 64 }, "%s: lanes taken over", name)
-			switch stand {
-			case "is publishing the same messages":
-				eventually(t, func() bool {
-					held := other.heldKeys()
-					for key := range stopped {
-						if !held[key] {
-							return false
-						}
-					}
-					return true
-				}, "%s: the same publishes in flight", name)
-			case "is done":
-				w.settle(name)
-			}
-
-			refused := victim.timesAt("refused") + victim.timesAt("published")
-			n := victim.releaseCopies(answerAnyhow)
-			victim.signal(syscall.SIGCONT)
-			eventually(t, func() bool { return victim.timesAt("refused")+victim.timesAt("published") >= refused+n },
-				"%s: it has its results", name)
-			if stand == "is publishing the same messages" {
-				w.awaitRenewal(victim) // its results are written, or never will be
-				other.releaseCopies(answerWell)
-			}
-			placeAll()
-			w.settle(name)
-			w.check(name)
-			victim, other = other, victim
-		}
-	}
-	t.Logf("%d orders, %d copies of messages", orders*keys, w.broker.duplicates())
-	assert.Greater(t, w.broker.duplicates(), some, "the stopped forwarders' messages did not arrive: "+
-		"the test has shown nothing")
-	victim.shutDown()
-	other.shutDown()
-}
-
-// answerAnyhow is an answer to a held publish: the message arrives or not, and the publish succeeds or fails.
-func answerAnyhow(_ Copy, arrive func()) error {
-	switch rand.IntN(8) {
-	case 0, 1, 2:
-		arrive()
-		return nil
-	case 3:
-		arrive()
-		return errors.New("rejected, but it has arrived")
-	case 4, 5:
-		return errors.New("rejected")
-	case 6:
-		return errors.New("unavailable")
-	}
-	return errors.New("permanent")
-}
-
-// answerWell is like answerAnyhow, but the broker finally accepts the message.
-func answerWell(_ Copy, arrive func()) error {
-	if rand.IntN(2) == 0 {
-		return errors.New("rejected")
-	}
-	arrive()
-	return nil
-}
-
-// awaitRenewal waits until a worker has renewed its lease twice.
-func (w *crashWorld) awaitRenewal(p *worker) {
-	w.t.Helper()
-	expiry := func() string {
-		return value[string](w.t, w.h, `select expires_at::text from outbox_forwarders where name = $1`, p.cfg.Name)
-	}
-	for range 2 {
-		before := expiry()
-		eventually(w.t, func() bool { return expiry() != before }, "%s renews its lease", p.cfg.Name)
-	}
-	require.False(w.t, p.ended())
 }

@@ -37,8 +37,6 @@ type worker struct {
 	wanted   bool           // its end is expected
 	exit     error
 	running  chan struct{}
-	hold     bool // its publishes are held
-	held     []*heldCopy
 	killedAt time.Time
 }
 
@@ -154,11 +152,6 @@ func (p *worker) shutDown() {
 	}
 }
 
-func (p *worker) signal(s syscall.Signal) {
-	p.world.t.Helper()
-	require.NoError(p.world.t, p.cmd.Process.Signal(s))
-}
-
 // await waits until the channel is closed, and fails the test if the process ends before.
 func (p *worker) await(c <-chan struct{}, what string) {
 	p.world.t.Helper()
@@ -266,70 +259,6 @@ func (p *Parent) Nack(o Order, _ *int) error {
 
 func (p *Parent) Publish(c Copy, _ *int) error {
 	return p.worker.world.broker.publish(p.worker, c)
-}
-
-// heldCopy is a publish that waits for its answer.
-type heldCopy struct {
-	Copy
-	arrive func()
-	answer chan error
-}
-
-// holdCopies holds all publishes of this worker from now on.
-func (p *worker) holdCopies() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.hold = true
-}
-
-// heldKeys returns the keys of held messages.
-func (p *worker) heldKeys() map[string]bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	keys := map[string]bool{}
-	for _, c := range p.held {
-		keys[c.Key] = true
-	}
-	return keys
-}
-
-// releaseCopies stops holding publishes and answers the held ones with answer, which may call arrive.
-func (p *worker) releaseCopies(answer func(c Copy, arrive func()) error) int {
-	p.mu.Lock()
-	held := p.held
-	p.held, p.hold = nil, false
-	p.mu.Unlock()
-	rand.Shuffle(len(held), func(i, j int) { held[i], held[j] = held[j], held[i] })
-	for _, c := range held {
-		c.answer <- answer(c.Copy, c.arrive)
-	}
-	return len(held)
-}
-
-// holding is an answer that waits if publishes are held. Half of the messages arrive before the wait.
-func holding(p *worker, c Copy, arrive func()) error {
-	p.mu.Lock()
-	if !p.hold {
-		p.mu.Unlock()
-		arrive()
-		return nil
-	}
-	h := &heldCopy{c, arrive, make(chan error, 1)}
-	early := rand.IntN(2) == 0
-	if early {
-		h.arrive = func() {}
-	}
-	p.held = append(p.held, h)
-	p.mu.Unlock()
-	if early {
-		arrive()
-	}
-	select {
-	case err := <-h.answer:
-		return err
-	case <-p.gone:
-		return errStopping
-	}
 }
 
 // logTail keeps the end of a process's output.

@@ -87,23 +87,6 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainAfterAKill also sends messages in the lanes of a forwarder that was killed, once its lease has expired.
-func TestDrainAfterAKill(t *testing.T) {
-	h := onPgx(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	require.NoError(t, newForwarder(t, h, newFakeBroker(), quickConfig()).Drain(ctx), "makes the lanes")
-	h.exec(t, `WITH killed AS (
-  INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at)
-  SELECT gen_random_uuid(), min(scope), '{}', 'killed', clock_timestamp() + interval '5 seconds' FROM outbox_lanes
-  RETURNING id)
-UPDATE outbox_lanes SET owner = killed.id FROM killed WHERE lane < 32`)
-	h.publish(t, "orders", "", numbered("", 1, 300)...)
-	broker := newFakeBroker()
-	require.NoError(t, newForwarder(t, h, broker, quickConfig()).Drain(ctx))
-	assert.Len(t, broker.payloads(), 300)
-}
-
 // TestDrainOfARunningForwarder also sends messages that fell due since the last poll for delayed ones.
 func TestDrainOfARunningForwarder(t *testing.T) {
 	h := onPgx(t)
@@ -317,20 +300,6 @@ func TestRetention(t *testing.T) {
 			h.reaches(t, 0, "published messages are deleted", "select count(*) from outbox")
 		})
 	})
-}
-
-// TestSequenceSetBack: a dump is restored under a running forwarder.
-func TestSequenceSetBack(t *testing.T) {
-	h := onPgx(t)
-	w := startForwarder(t, h, quickConfig())
-	w.publish(t, "orders", "K", numbered("", 1, 100)...)
-	w.arrives(t, "100")
-	w.idle(t)
-	h.exec(t, "truncate outbox")
-	h.exec(t, "select setval('outbox_id_seq', 5)")
-	w.publish(t, "orders", "K", numbered("", 101, 110)...)
-	w.arrives(t, numbered("", 101, 110)...)
-	assert.Equal(t, numbered("", 1, 110), w.payloads("K"))
 }
 
 // TestDrainBesideRun: Drain and Run both work, whichever starts first.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,26 +45,6 @@ func TestLargeMessage(t *testing.T) {
 		w.arrives(t, payload, "next")
 		assert.Equal(t, []string{payload, "next"}, w.payloads("K"))
 	})
-}
-
-// TestKeyOnTwoTopics: a key is one sequence across its topics, even while one of them fails.
-func TestKeyOnTwoTopics(t *testing.T) {
-	h := onPgx(t)
-	var tries atomic.Int64
-	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
-		if topic == "billing" && tries.Add(1) < 5 {
-			return errDown
-		}
-		if topic == "orders" && tries.Add(1)%3 == 0 {
-			return errRefused
-		}
-		return nil
-	})
-	for i := 1; i <= 40; i++ {
-		w.publish(t, []string{"orders", "billing", "stock"}[i%3], "K", itoa(i))
-	}
-	w.arrives(t, numbered("", 1, 40)...)
-	assert.Equal(t, numbered("", 1, 40), w.payloads("K"))
 }
 
 // TestMetadataComesOutAsItWentIn, also with characters that JSON escapes.

@@ -45,27 +45,6 @@ func TestPublishTimeout(t *testing.T) {
 	assert.Equal(t, charged, value[string](t, h, hung))
 }
 
-// TestLateSuccess: a publish that timed out succeeds while its message waits for the next attempt.
-func TestLateSuccess(t *testing.T) {
-	h := onPgx(t)
-	cfg := quickConfig()
-	cfg.PublishTimeout = 50 * time.Millisecond
-	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
-	goOn := make(chan struct{})
-	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-		if string(msg.Payload) == "late" {
-			<-goOn
-		}
-		return nil
-	})
-	w.publish(t, "orders", "K", "late", "next")
-	h.reaches(t, 1, "it timed out", "select count(*) from outbox where attempts = 1")
-	close(goOn)
-	w.arrives(t, "next")
-	assert.Equal(t, []string{"late", "next"}, w.payloads("K"))
-	h.reaches(t, 0, "both are settled", "select count(*) from outbox where published_at is null")
-}
-
 // TestAckTimeoutIsCharged: each delivery that is not acked in time is an attempt, and the next one follows after its
 // backoff. This includes deliveries that are not received in time, and late acks: attempts may exceed the deliveries
 // received, but never fall below them.
@@ -247,48 +226,6 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 		assert.Equal(t, outbox.ErrNacked.Error(), value[string](t, h, "select last_error from outbox where attempts = 2"))
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where published_at is null"))
 	})
-}
-
-func TestSubscribersOfATopicShareIt(t *testing.T) {
-	h := onPgx(t)
-	s := newSubscriber(t, h, sharing(quickConfig()))
-	var mu sync.Mutex
-	var order = map[string][]string{}
-	count, total := make([]int, 3), 0
-	all := make(chan struct{})
-	var readers sync.WaitGroup
-	for i := range count {
-		messages, err := s.Subscribe(t.Context(), "orders")
-		require.NoError(t, err)
-		readers.Go(func() {
-			for msg := range messages {
-				mu.Lock()
-				key := msg.Metadata[outbox.MetadataKey]
-				order[key] = append(order[key], string(msg.Payload))
-				count[i]++
-				if total++; total == 600 {
-					close(all)
-				}
-				mu.Unlock()
-				msg.Ack()
-			}
-		})
-	}
-	h.reaches(t, 3, "each has lanes", "select count(distinct owner) from outbox_lanes where owner is not null")
-	for i := range 60 {
-		h.publish(t, "orders", "key-"+itoa(i), numbered("", 1, 10)...)
-	}
-	within(t, "all messages arrive", all)
-	require.NoError(t, s.Close())
-	readers.Wait()
-	for key, got := range order {
-		assert.Equal(t, numbered("", 1, 10), got, key)
-	}
-	assert.Equal(t, 600, total)
-	for i, n := range count {
-		assert.NotZero(t, n, "subscriber %d", i)
-	}
-	assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
 }
 
 func TestSubscriberRefuses(t *testing.T) {

@@ -3,7 +3,6 @@ package integration_test
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -77,42 +76,6 @@ func TestAnOperatorsPauseWaitsForNoWrite(t *testing.T) {
 		defer seen.mu.Unlock()
 		return slices.Contains(seen.lines, "paused closed")
 	}, "the operator's pause is noticed")
-}
-
-// TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
-func TestCleanUpGoesOn(t *testing.T) {
-	parallel(t)
-	h, gate := newStatementGate(t, newMigratedDatabase(t))
-	defer gate.releaseAll()
-	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
-		select i, 'orders', 'x', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 5000) i`)
-	h.exec(t, "insert into outbox (uuid, topic, payload, published_at) values ('young', 'orders', 'x', now())")
-	var mu sync.Mutex
-	var cursors []int64
-	var rule *heldStatement
-	rule = gate.onRun(sqltext.CleanPublished, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, arg := range rule.args {
-			if cursor, ok := arg.(int64); ok {
-				cursors = append(cursors, cursor)
-				break
-			}
-		}
-	})
-	cfg := quickConfig()
-	cfg.CleanInterval = 20 * time.Millisecond
-	startForwarder(t, h, cfg)
-	h.reaches(t, 1, "old messages are deleted", "select count(*) from outbox")
-	mu.Lock()
-	walked := len(cursors)
-	mu.Unlock()
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(cursors) > walked+5 }, "it reads again")
-	mu.Lock()
-	defer mu.Unlock()
-	for _, cursor := range cursors[walked+1:] {
-		assert.GreaterOrEqual(t, cursor, int64(4000), "it began at the start again: %v", cursors)
-	}
 }
 
 // TestTracesOfForwardersThatAreGone are deleted, and so are the lanes of unused scopes. Epochs never restart.

@@ -300,27 +300,6 @@ func kafkaUUIDs(t testing.TB, server kafkaBrokers, topic string) (uuids []string
 	return uuids
 }
 
-func TestKafkaUserBuiltPublisher(t *testing.T) {
-	t.Parallel()
-	server := kafkaServer(t)
-	topic := kafkaTopic(t, server, 1, nil)
-	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-		Brokers: server.Brokers(), Marshaler: wmkafka.DefaultMarshaler{},
-	}, nil)
-	require.NoError(t, err)
-	pub := forwarder.WithVerdicts(own, kafka.Classify)
-
-	msg := newMessage("hello")
-	require.NoError(t, pub.Publish(topic, msg))
-	require.Equal(t, msg.UUID, consumeKafka(t, server, topic, 1)[0].UUID)
-
-	if !server.Fake() { // the fake accepts any name
-		err = pub.Publish("not a topic name", newMessage(""))
-		require.Equal(t, permanent, verdictOf(err), "%v", err)
-	}
-	require.NoError(t, pub.Close())
-}
-
 // TestKafkaFreezesUnderManyCalls: the broker accepts connections and never responds. All calls that wait for it fail
 // soon, not one after another.
 func TestKafkaFreezesUnderManyCalls(t *testing.T) {

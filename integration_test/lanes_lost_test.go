@@ -189,16 +189,15 @@ func TestTopicsThatNoIndexHolds(t *testing.T) {
 	h.reaches(t, 1, "it fails and dies", "select count(*) from outbox where attempts = 2 and dead_at is not null")
 }
 
-// settledCounter is an observer that counts messages settled as published.
+// settledCounter is an observer that counts messages settled as published and as failed.
 type settledCounter struct {
 	deaf
-	n atomic.Int64
+	done, failed atomic.Int64
 }
 
 func (c *settledCounter) SettleEnd(_ context.Context, end meter.SettleEnd) {
-	if end.Err == nil {
-		c.n.Add(int64(end.Done))
-	}
+	c.done.Add(int64(end.Done))
+	c.failed.Add(int64(end.Failed))
 }
 
 // deaf is an engine observer that does nothing.

@@ -2,15 +2,12 @@ package integration_test
 
 import (
 	"context"
-	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -163,19 +160,19 @@ func TestTopicsAreHandedOver(t *testing.T) {
 // topics has started under another scope.
 func TestLateReturnMayNotOverlap(t *testing.T) {
 	h := onPgx(t)
-	gated, gate := newGatedHandle(t, h)
+	proxy := newProxy(t, h.url)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
-	_, first := w.joinAs(t, gated, shortLease(quickConfig()), nil)
+	_, first := w.joinAs(t, newPgxHandle(t, proxy.url), shortLease(quickConfig()), nil)
 	w.publish(t, "a", "K", "1")
 	w.arrives(t, "1")
 	calls := first.calls.Load()
-	gate.shut()
+	proxy.freeze()
 	h.reaches(t, 0, "the lease runs out", "select count(*) from outbox_forwarders where expires_at > clock_timestamp()")
 	cfg := withTopics("", "a")
 	second, stop := inTurn(t, h, w.fakeBroker, cfg, w.log)
 	within(t, "it runs", second.Running())
 
-	gate.reopen()
+	proxy.thaw()
 	eventually(t, func() bool { return h.waiting(t, 1) }, "the first waits")
 	payloads := numbered("", 2, 50)
 	for _, p := range payloads {
@@ -300,45 +297,6 @@ func TestShareOfLanes(t *testing.T) {
 	want(32, 32)
 }
 
-// TestSurplusLanesAreGivenBackOneByOne: a slow publish delays the release of its own lane only, and waiting for it is
-// cheap.
-func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
-	parallel(t)
-	url := newMigratedDatabase(t)
-	counter := &statementCounter{text: "outbox_lanes"}
-	first := pgxHandle(t, "counted", url, counter.on)
-	h := newPgxHandle(t, url)
-	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
-	goOn := make(chan struct{})
-	cfg := sharing(quickConfig())
-	cfg.PublishTimeout = -1
-	var publishing atomic.Int32
-	w.joinAs(t, first, cfg, func(string, *message.Message) error {
-		publishing.Add(1)
-		<-goOn
-		return nil
-	})
-	// All lanes are busy, so any surplus lane must wait.
-	for lane := range 64 {
-		w.publish(t, "a", value[string](t, h, "select 'k' || i from generate_series(1, 10000) i "+
-			"where hashtext('k' || i) & 63 = $1 limit 1", lane), "slow")
-	}
-	eventually(t, func() bool { return publishing.Load() == 64 }, "all are being published")
-	w.join(t, h, cfg)
-	before := counter.n.Load()
-	begun := time.Now()
-	h.awaitRenewals(t) // it sees the other one, and had time to release lanes
-	assert.Less(t, float64(counter.n.Load()-before), 40*time.Since(begun).Seconds(), "statements about lanes in a second")
-	assert.Equal(t, []int{64},
-		column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner"),
-		"lanes were released with publishes in flight")
-	close(goOn)
-	eventually(t, func() bool {
-		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
-			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
-	}, "half of the lanes are released")
-}
-
 // TestFactsThatCannotBeWritten: a forwarder that cannot write its facts still shares its lanes.
 func TestFactsThatCannotBeWritten(t *testing.T) {
 	parallel(t)
@@ -386,29 +344,6 @@ func TestTopicThatNobodyTakes(t *testing.T) {
 		h.count(t, "select count(*) from outbox where topic in ('orders', 'young') and published_at is not null"))
 }
 
-// slowConn delays writes.
-type slowConn struct {
-	net.Conn
-	delay *atomic.Int64
-}
-
-func (c slowConn) Write(p []byte) (int, error) {
-	time.Sleep(time.Duration(c.delay.Load()))
-	return c.Conn.Write(p)
-}
-
-// newSlowHandle opens a pgx handle that adds delay to each round trip.
-func newSlowHandle(t testing.TB, url string, delay *atomic.Int64) handle {
-	t.Helper()
-	return pgxHandle(t, "slow", url, func(cfg *pgxpool.Config) {
-		dial := cfg.ConnConfig.DialFunc
-		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := dial(ctx, network, addr)
-			return slowConn{conn, delay}, err
-		}
-	})
-}
-
 // TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain: joining takes about as many round trips as fit into the lease. It
 // gets the time that it needs and starts with a full lease.
 func TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain(t *testing.T) {
@@ -416,15 +351,15 @@ func TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain(t *testing.T) {
 	parallel(t)
 	url := newMigratedDatabase(t)
 	h := newPgxHandle(t, url)
-	var delay atomic.Int64
+	proxy := newProxy(t, url)
 	cfg := shortLease(quickConfig())
 	cfg.CleanInterval = 100 * time.Millisecond
-	w := startForwarder(t, newSlowHandle(t, url, &delay), cfg)
+	w := startForwarder(t, newPgxHandle(t, proxy.url), cfg)
 	before := numbered("before", 1, 20)
 	h.publish(t, "orders", "", before...)
 	w.arrives(t, before...)
-	delay.Store(int64(150 * time.Millisecond))
-	defer delay.Store(0)
+	proxy.delay.Store(int64(150 * time.Millisecond))
+	defer proxy.delay.Store(0)
 	h.exec(t, "update outbox_forwarders set expires_at = clock_timestamp()")
 	h.reaches(t, 1, "it has joined again",
 		"select count(*) from outbox_forwarders where expires_at > clock_timestamp()")

@@ -105,26 +105,6 @@ func TestNATSDeduplication(t *testing.T) {
 	publish("another UUID under the user's id", b, other, 5)
 }
 
-func TestNATSIsReadByWatermillNATS(t *testing.T) {
-	t.Parallel()
-	url := natsServer(t).URL()
-	_, _, prefix := natsStream(t, url, nil)
-	pub := natsPublisher(t, url)
-	sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: &wmnats.NATSMarshaler{}}, nil)
-	require.NoError(t, err)
-	defer sub.Close()
-	in, err := sub.Subscribe(t.Context(), prefix+"a")
-	require.NoError(t, err)
-
-	msg := newMessage("\x00\xff")
-	msg.Metadata.Set("tenant", "größe")
-	outbox.SetKey(msg, "order/1")
-	require.NoError(t, pub.Publish(prefix+"a", msg))
-	got := take(t, in, 1)[0]
-	require.True(t, got.Equals(msg), "got %s %v %q, want %s %v %q", got.UUID, got.Metadata, got.Payload, msg.UUID,
-		msg.Metadata, msg.Payload)
-}
-
 func TestNATSVerdicts(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()

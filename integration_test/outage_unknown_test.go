@@ -154,30 +154,6 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 	}
 }
 
-// TestATopicThatAlwaysFailsStopsNoOther: all messages of one topic fail without a verdict, while others are published.
-func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
-	h := onPgx(t)
-	for i := range 10 { // before it starts, or the first message would be alone for a while
-		h.publish(t, "missing", fmt.Sprint(i), numbered("x", 5*i, 5*i+4)...)
-	}
-	cfg := mortalConfig()
-	cfg.MaxAttempts = 5
-	cfg.Backoff = outbox.Backoff{Initial: 500 * time.Millisecond, Max: time.Second}
-	w := startForwarderOn(t, h, cfg, func(topic string, _ *message.Message) error {
-		if topic == "missing" {
-			return errOdd
-		}
-		return nil
-	})
-	w.wait(t, "the topic is tried", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 16 })
-	w.publish(t, "orders", "", numbered("m", 1, 500)...)
-	w.arrives(t, numbered("m", 1, 500)...)
-	w.wait(t, "the topic is tried again", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 24 })
-	assert.Zero(t, h.count(t, dead))
-	assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), 4,
-		"one attempt each of the messages that failed before the breaker opened")
-}
-
 // TestDrainOfAPoisonMessage: a message that fails alone is charged immediately, so that a job that drains the outbox
 // leaves a trace of the failure.
 func TestDrainOfAPoisonMessage(t *testing.T) {

@@ -8,14 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -230,25 +227,6 @@ func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(
 	w.Forwarder = w.join(t, h, cfg)
 	return w
 }
-
-// statementCounter is a tracer that counts statements that contain a text.
-type statementCounter struct {
-	text string
-	n    atomic.Int64
-}
-
-func (c *statementCounter) on(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }
-
-func (c *statementCounter) TraceQueryStart(
-	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
-) context.Context {
-	if strings.Contains(data.SQL, c.text) {
-		c.n.Add(1)
-	}
-	return ctx
-}
-
-func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 const (
 	unknown     = forwarder.Unknown

@@ -40,7 +40,8 @@ type proxy struct {
 	to    string // host and port
 	conns map[net.Conn]bool
 
-	flow sync.RWMutex // held by freeze
+	flow   sync.RWMutex // held by freeze
+	frozen atomic.Bool
 }
 
 func newProxy(t testing.TB, server string) *proxy {
@@ -56,6 +57,7 @@ func newProxy(t testing.TB, server string) *proxy {
 		defer p.mu.Unlock()
 		return p.to
 	}, p.says, answers)
+	t.Cleanup(p.thaw)
 	return p
 }
 
@@ -78,9 +80,17 @@ func (p *proxy) cut() {
 	}
 }
 
-// freeze stops all data, and even the ends of connections, until thaw.
-func (p *proxy) freeze() { p.flow.Lock() }
-func (p *proxy) thaw()   { p.flow.Unlock() }
+// freeze stops all data, and even the ends of connections, until thaw or the end of the test.
+func (p *proxy) freeze() {
+	p.flow.Lock()
+	p.frozen.Store(true)
+}
+
+func (p *proxy) thaw() {
+	if p.frozen.CompareAndSwap(true, false) {
+		p.flow.Unlock()
+	}
+}
 
 // cutAtCommit cuts the connection before the server gets the next COMMIT, unless pgx has prepared it.
 func (p *proxy) cutAtCommit() {
