@@ -76,25 +76,6 @@ func TestPublisherThatPanics(t *testing.T) {
 	eventually(t, func() bool { return w.log.count("error: publisher panicked") == 2 }, "the panics are reported")
 }
 
-// TestRowsWrittenByHand: rows that Publish would have refused delay no others.
-func TestRowsWrittenByHand(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		for i, metadata := range []string{`null`, `[]`, `{"a": 1}`, `"text"`} {
-			h.exec(t, "insert into outbox (uuid, topic, key, payload, metadata) values ($1, 'orders', $2, $3, $4::text::jsonb)",
-				itoa(i), "K"+itoa(i), []byte("bad"+itoa(i)), metadata)
-		}
-		w := startForwarder(t, h, quickConfig())
-		w.publish(t, "orders", "K1", "good")
-		w.arrives(t, "bad0", "good")
-		eventually(t, func() bool {
-			return h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%metadata is not%'") ==
-				3
-		}, "the others are dead, with a reason")
-		assert.ElementsMatch(t, []string{"bad0", "good"}, w.payloads())
-	})
-}
-
 // TestLockedRow: an open transaction on one message does not prevent others from being settled.
 func TestLockedRow(t *testing.T) {
 	h := onPgx(t)

@@ -91,28 +91,6 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 		"unsettled messages were counted")
 }
 
-// TestManyLockedRows: an idle transaction has locked as many rows as are settled in one statement.
-func TestManyLockedRows(t *testing.T) {
-	extended(t)
-	h := onPgx(t)
-	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 10000) i")
-	tx, err := h.pool.Begin(t.Context())
-	require.NoError(t, err)
-	defer tx.Rollback(context.Background())
-	_, err = tx.Exec(t.Context(), "select from outbox for update")
-	require.NoError(t, err)
-	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead = 5*time.Second, 20000 // enough for the start on a busy machine
-	w := startForwarder(t, h, cfg)
-	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
-	w.publish(t, "orders", "", "free")
-	w.arrives(t, "free")
-	h.reaches(t, 1, "the free one is settled", "select count(*) from outbox where published_at is not null")
-	require.NoError(t, tx.Rollback(t.Context()))
-	h.reaches(t, 0, "so are the others", "select count(*) from outbox where published_at is null")
-	assert.Equal(t, 10001, len(w.all()), "some were sent twice")
-}
-
 // TestStopWithALockedRow: when the forwarder stops, a locked row does not prevent the results of others from being
 // recorded.
 func TestStopWithALockedRow(t *testing.T) {

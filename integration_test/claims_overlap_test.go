@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -56,6 +57,19 @@ func putOther(ctx context.Context, x ibx, id string) error {
 
 func markDead(ctx context.Context, x ibx, id string) error {
 	return x.store.MarkDead(ctx, x.id(id), "why")
+}
+
+func release(ctx context.Context, x ibx, id string) error {
+	return one(x.store.Release(ctx, x.owner, x.id(id)))
+}
+
+// inSavepoint returns an act behind a savepoint.
+func inSavepoint(
+	act func(ctx context.Context, x ibx, id string) error,
+) func(ctx context.Context, x ibx, id string) error {
+	return func(ctx context.Context, x ibx, id string) error {
+		return outbox.InTx(ctx, x.db, func(ctx context.Context) error { return act(ctx, x, id) })
+	}
 }
 
 func reap(ctx context.Context, x ibx, id string) error { return one(x.store.ReapExpired(ctx)) }
@@ -113,8 +127,18 @@ var overlaps = []overlap{
 			})
 			return one(len(msgs), err)
 		}},
-	{name: "release", before: isClaimed, committed: queue.Updated, undone: queue.Busy, state: queue.Processing,
-		act: func(ctx context.Context, x ibx, id string) error { return one(x.store.Release(ctx, x.owner, x.id(id))) }},
+	{
+		name: "release", before: isClaimed, act: release, committed: queue.Updated, undone: queue.Busy,
+		state: queue.Processing,
+	},
+	{
+		name: "release behind a savepoint", before: isClaimed, act: inSavepoint(release), committed: queue.Updated,
+		undone: queue.Busy, state: queue.Processing,
+	},
+	{
+		name: "MarkDead behind two savepoints", before: isClaimed, act: inSavepoint(inSavepoint(markDead)),
+		committed: queue.Updated, undone: queue.Busy, state: queue.Dead,
+	},
 	{name: "abandon", before: isClaimed, committed: queue.Updated, undone: queue.Busy, state: queue.Processing,
 		act: func(ctx context.Context, x ibx, id string) error {
 			return one(x.store.Abandon(ctx, x.owner, "", 0, x.id(id)))

@@ -171,56 +171,6 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 	assert.True(t, x.processed(t, "a", nil))
 }
 
-// TestEnqueueWaitsForWhatIsGivenBack: storing a message waits while a transaction releases it, also behind a savepoint,
-// and the new content is kept.
-func TestEnqueueWaitsForWhatIsGivenBack(t *testing.T) {
-	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
-	for name, call := range map[string]func(ctx context.Context, owner queue.Owner, id queue.ID) error{
-		"mark dead": func(ctx context.Context, _ queue.Owner, id queue.ID) error { return store.MarkDead(ctx, id, "why") },
-		"fail": func(ctx context.Context, owner queue.Owner, id queue.ID) error {
-			_, err := store.Fail(ctx, owner, "", id)
-			return err
-		},
-		"abandon": func(ctx context.Context, owner queue.Owner, id queue.ID) error {
-			_, err := store.Abandon(ctx, owner, "", 0, id)
-			return err
-		},
-		"release": func(ctx context.Context, owner queue.Owner, id queue.ID) error {
-			_, err := store.Release(ctx, owner, id)
-			return err
-		},
-	} {
-		for _, depth := range []int{0, 1, 2} {
-			x := ibx{handle: h, store: store, name: fmt.Sprint(name, depth), owner: queue.NewOwner()}
-			id := x.has(t, "a")
-			copied := x.item("a")
-			copied.Payload = []byte("copy")
-			given := func(ctx context.Context) error { return call(ctx, x.owner, id) }
-			for range depth {
-				inner := given
-				given = func(ctx context.Context) error { return outbox.InTx(ctx, h.db, inner) }
-			}
-			end := openTx(t, h, given)
-			stored := make(chan []queue.EnqueueResult, 1)
-			go func() {
-				result, err := store.Enqueue(t.Context(), copied)
-				assert.NoError(t, err)
-				stored <- result
-			}()
-			eventually(t, func() bool {
-				return len(stored) > 0 || h.count(t, `select count(*) from pg_stat_activity
-					where datname = current_database() and wait_event_type = 'Lock'`) > 0
-			}, "it waits")
-			end(true)
-			result := within(t, "it returns", stored)
-			assert.Equal(t, queue.Updated, result[0].Result, "%s behind %d savepoints", name, depth)
-			assert.Equal(t, "copy", value[string](t, h, `select convert_from(payload, 'UTF8') from inbox_queue where source = $1`,
-				id.Source))
-		}
-	}
-}
-
 // TestAckAgainstEnqueue: batches that are stored again, in the order of their IDs, and batches that are settled, in the
 // order of their rows, do not deadlock.
 func TestAckAgainstEnqueue(t *testing.T) {

@@ -337,28 +337,6 @@ func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
 	slow.open()
 }
 
-// TestDispatcherIsWoken by commits: in its own process through memory, in others through a notification.
-func TestDispatcherIsWoken(t *testing.T) {
-	parallel(t)
-	url := newMigratedDatabase(t)
-	here, there := newPgxHandle(t, url), newPgxHandle(t, url)
-	s := storeOn(t, here, quickStore())
-	g := newBarrier(t)
-	g.open()
-	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: g.handle}})
-	cfg.PollInterval = time.Hour
-	dispatching(t, s, cfg)
-	require.NoError(t, outbox.InTx(t.Context(), here.db, func(ctx context.Context) error {
-		_, err := s.Enqueue(ctx, items("orders", 1)...)
-		return err
-	}))
-	assert.Equal(t, "orders-0", g.await(t).MessageID)
-	eventually(t, func() bool { // before it listens, notifications are lost
-		storeAll(t, storeOn(t, there, quickStore()), items("orders", 2)...)
-		return len(g.came) > 0
-	}, "a commit of another process wakes it")
-}
-
 // TestCloseGivesBack: claimed messages whose handlers have not begun are released without a charge, and Close waits for
 // running handlers.
 func TestCloseGivesBack(t *testing.T) {

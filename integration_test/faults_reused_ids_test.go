@@ -4,8 +4,6 @@ package integration_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -39,22 +37,11 @@ func TestServerWithOtherRows(t *testing.T) {
 	extended(t)
 	parallel(t)
 	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
-		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
-			require.NoError(t, server.Restart(t.Context()))
-		},
 		"kill": func(t *testing.T, _ handle, server *services.Postgres) {
 			require.NoError(t, server.Kill())
 			require.NoError(t, server.Restart(t.Context()))
 		},
 		"a backend is killed": func(t *testing.T, h handle, _ *services.Postgres) { killBackend(t, h) },
-		"promotion": func(t *testing.T, h handle, server *services.Postgres) {
-			dir := value[string](t, h, "show data_directory")
-			require.NoError(t, server.Stop())
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o644))
-			require.NoError(t, server.Restart(t.Context()))
-			h.pool.Reset()
-			require.True(t, value[bool](t, h, "select pg_promote()"))
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,7 +179,6 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 	}{
 		"set back, before the next read": {setBack, 10, false},
 		"set back, after it":             {setBack, 10, true},
-		"truncate":                       {"truncate outbox restart identity", 50, false},
 		"restart":                        {"delete from outbox; alter sequence outbox_id_seq restart", 50, false},
 		"restored":                       {dropTables, 50, false},
 	} {

@@ -115,38 +115,42 @@ func TestManyDueAtOnce(t *testing.T) {
 }
 
 // TestOddMetadata inserts rows by SQL with metadata that no message can carry, or with a generation that package admin
-// would not assign. Each is settled, and those that cannot be sent die and leave a dead letter.
+// would not assign. Each is settled, and those that cannot be sent die with a reason and leave a dead letter.
 func TestOddMetadata(t *testing.T) {
-	h := onPgx(t)
-	odd := []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`}
-	for _, metadata := range odd {
-		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ('odd ' || $1, 'bad', $1, '', $1::jsonb)`,
-			metadata)
-	}
-	for _, generation := range []string{``, `7`, `x`} {
-		for _, topic := range []string{"good", "bad"} { // due, and failing immediately
-			h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, due_at)
-				VALUES ($1 || $2, $1, $1 || $2, '', jsonb_build_object('outbox_generation', $2::text), now())`, topic, generation)
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		for _, topic := range []string{"good", "bad"} {
+			for _, metadata := range []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`} {
+				h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ($1, $2, $1, '', $3::text::jsonb)`,
+					topic+metadata, topic, metadata)
+			}
+			for _, generation := range []string{``, `7`, `x`} { // due, and failing immediately
+				h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, due_at)
+					VALUES ($1, $2, $1, '', jsonb_build_object('outbox_generation', $3::text), now())`,
+					topic+generation, topic, generation)
+			}
 		}
-	}
-	cfg := classifyingConfig()
-	cfg.DeadLetterTopic = "letters"
-	cfg.MaxAttempts, cfg.MinDeadAge = 1, -1
-	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
-	w := startForwarderOn(t, h, cfg, func(topic string, _ *message.Message) error {
-		if topic == "bad" {
-			return errors.New("refused")
-		}
-		return nil
+		cfg := classifyingConfig()
+		cfg.DeadLetterTopic = "letters"
+		cfg.MaxAttempts, cfg.MinDeadAge = 1, -1
+		cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
+		w := startForwarderOn(t, h, cfg, func(topic string, _ *message.Message) error {
+			if topic == "bad" {
+				return errors.New("refused")
+			}
+			return nil
+		})
+		h.reaches(t, 0, "a row is never settled",
+			`SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL`)
+		const unreadable, bad = 4 + 4, 4 + 8
+		assert.Equal(t, unreadable, h.count(t, `SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL `+
+			`AND last_error LIKE '%metadata is not%'`))
+		assert.Equal(t, bad, h.count(t, `SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL`))
+		assert.Equal(t, bad,
+			h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'letters' AND published_at IS NOT NULL`))
+		assert.Equal(t, bad, h.count(t, `SELECT count(DISTINCT metadata->>'uuid_poisoned')::int FROM outbox `+
+			`WHERE topic = 'letters'`))
+		assert.Equal(t, 4, h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'good' AND published_at IS NOT NULL`))
+		w.idle(t)
 	})
-	h.reaches(t, 0, "a row is never settled",
-		`SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL`)
-	const bad = 5 + 3
-	assert.Equal(t, bad, h.count(t, `SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL`))
-	assert.Equal(t, bad,
-		h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'letters' AND published_at IS NOT NULL`))
-	assert.Equal(t, bad, h.count(t, `SELECT count(DISTINCT metadata->>'uuid_poisoned')::int FROM outbox `+
-		`WHERE topic = 'letters'`))
-	assert.Equal(t, 3, h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'good' AND published_at IS NOT NULL`))
-	w.idle(t)
 }

@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -136,42 +135,17 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 	}
 }
 
-// TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does the receiver of a
-// Subscriber's message.
-func TestPublishTimeoutEndsTheContext(t *testing.T) {
+// TestAckTimeoutEndsTheContext of a message, so that its receiver stops waiting and others are delivered.
+func TestAckTimeoutEndsTheContext(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout, cfg.Concurrency = 50*time.Millisecond, 2
-	cfg.Topics = []string{"orders"}
-	causes := make(chan error, 100)
-	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-		if msg.Payload[0] == 'h' && msg.Metadata["again"] == "" {
-			select {
-			case <-msg.Context().Done():
-				causes <- msg.Context().Err()
-			case <-time.After(patience):
-				causes <- errors.New("the context did not end")
-			}
-		}
-		return nil // succeeds after all
-	})
-	hanging := numbered("h", 1, 10)
-	w.publish(t, "orders", "", hanging...)
-	w.arrives(t, hanging...)
-	for range hanging {
-		require.ErrorIs(t, <-causes, context.DeadlineExceeded)
+	messages, err := newSubscriber(t, h, cfg).Subscribe(t.Context(), "delivered")
+	require.NoError(t, err)
+	h.publish(t, "delivered", "", numbered("d", 1, 4)...)
+	for range 4 { // twice Concurrency: none is acked
+		within(t, "the context ends", receive(t, messages).Context().Done())
 	}
-
-	t.Run("of a Subscriber", func(t *testing.T) {
-		s := newSubscriber(t, h, cfg)
-		messages, err := s.Subscribe(t.Context(), "delivered")
-		require.NoError(t, err)
-		h.publish(t, "delivered", "", numbered("d", 1, 4)...)
-		for range 4 { // twice Concurrency: none is acked
-			msg := receive(t, messages)
-			within(t, "the context ends", msg.Context().Done())
-		}
-	})
 }
 
 // TestSubscriberThatNeverReads releases half of its lanes, with the messages in them.

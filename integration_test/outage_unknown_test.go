@@ -9,17 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/components/metrics"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 // errOdd is an error without a verdict.
@@ -33,32 +29,6 @@ func mortalConfig() forwarder.Config {
 }
 
 const dead = "select count(*) from outbox where dead_at is not null"
-
-// TestADecoratorHidesNoVerdict: Watermill's metrics around a publisher whose errors have verdicts.
-func TestADecoratorHidesNoVerdict(t *testing.T) {
-	h := onPgx(t)
-	broker := newFakeBroker()
-	var down atomic.Bool
-	down.Store(true)
-	broker.answers(func(_ string, msg *message.Message) error {
-		if down.Load() && string(msg.Payload) != "0" {
-			return fmt.Errorf("send: %w", sarama.ErrOutOfBrokers)
-		}
-		return nil
-	})
-	builder := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "")
-	pub, err := builder.DecoratePublisher(forwarder.WithVerdicts(broker, kafka.Classify))
-	require.NoError(t, err)
-	f, err := forwarder.New(h.db, pub, mortalConfig(), newLogCapture(t))
-	require.NoError(t, err)
-	h.publish(t, "orders", "", numbered("", 0, 20)...)
-	runInBackground(t, f)
-	broker.wait(t, "the topic is tried again and again", func() bool { return attempts(broker, numbered("", 1, 20)) > 25 })
-	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"), "charged")
-	down.Store(false)
-	broker.arrives(t, numbered("", 0, 20)...)
-	assert.Zero(t, h.count(t, dead))
-}
 
 // TestAnOutageThatNobodyRecognisesKillsNothing: the publisher's errors have no verdict, and during the outage each
 // message could reach MaxAttempts many times.

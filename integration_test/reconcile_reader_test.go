@@ -3,7 +3,6 @@ package integration_test
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"slices"
@@ -86,7 +85,10 @@ func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	_, err := js.Publish(prefix+"others", nil)
 	require.NoError(t, err)
 	each := func(hidden string, fn func()) (read []string) {
-		reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: behind(t, url, hidden)}, nil)
+		replica := startProxy(t, url, passOn, func(client, server net.Conn, _ <-chan struct{}) {
+			nonePending(client, server, hidden)
+		})
+		reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: replica}, nil)
 		require.NoError(t, err)
 		defer func() { require.NoError(t, reader.Close()) }()
 		require.NoError(t, reader.Each(t.Context(), prefix+"orders", time.Now().Add(-time.Hour), func(uuid string) error {
@@ -103,32 +105,8 @@ func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	}), "the last message at the start was deleted, as the leader reports")
 }
 
-// behind returns the address of a proxy whose consumers report each message as the last one, and never deliver the one
-// with the hidden sequence.
-func behind(t *testing.T, url, hidden string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			server, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
-			go func() { nonePending(client, server, hidden); _ = client.Close() }()
-		}
-	}()
-	return "nats://" + l.Addr().String()
-}
-
-// nonePending copies the server's output, but changes the last part of the ack subjects,
+// nonePending copies the server's output, but each message is reported as the consumer's last one, and the one with the
+// hidden sequence is left out. It changes the last part of the ack subjects,
 // $JS.ACK.stream.consumer.delivered.sequence.sequence.time.pending.
 func nonePending(client io.Writer, from io.Reader, hidden string) {
 	in := bufio.NewReaderSize(from, 1<<20)

@@ -34,7 +34,7 @@ var queueMutants = []Mutant{
 		New:    "	if failed != nil ||",
 	},
 	{
-		Name: "Q6", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestEnqueueWaitsForWhatIsGivenBack",
+		Name: "Q6", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestEnqueueBesideAChangeOfItsRow",
 		Breaks: "the content of a copy is lost if it arrives while the message is released behind a savepoint",
 		Old:    "RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid",
 		New:    "RETURNING CASE WHEN q.xmin = '0'",
