@@ -332,6 +332,26 @@ func TestBatchGivesUpWhatWaits(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where state = 'processing' and attempts = 0"))
 }
 
+// TestBatchOutlivesItsFirstMessage: the deadline of a single message does not limit a batch.
+func TestBatchOutlivesItsFirstMessage(t *testing.T) {
+	h := onPgx(t)
+	within := make(chan time.Duration, 1)
+	handle, err := middleware.Batch(h.db, middleware.BatchConfig{
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, Tx: middleware.TxConfig{Timeout: 2 * time.Hour},
+	}, func(ctx context.Context, _ []*message.Message) error {
+		deadline, _ := ctx.Deadline()
+		within <- time.Until(deadline)
+		return nil
+	}, nil)
+	require.NoError(t, err)
+	msg := newMessage("1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	msg.SetContext(ctx)
+	require.NoError(t, handle(msg))
+	assert.Greater(t, <-within, time.Hour)
+}
+
 // TestBatchThatFailsAsAWhole: halving a batch ends, and does not begin after a timeout.
 func TestBatchThatFailsAsAWhole(t *testing.T) {
 	extended(t)
