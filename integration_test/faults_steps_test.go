@@ -111,12 +111,6 @@ func (w *crashWorld) placeOne(order string, key int) error {
 	return w.shop.place(w.t.Context(), order, fmt.Sprintf("key-%d", key))
 }
 
-// awaitShares waits until two workers share the lanes.
-func (w *crashWorld) awaitShares(a, b *worker) {
-	w.t.Helper()
-	eventually(w.t, func() bool { return w.lanes(a) == 32 && w.lanes(b) == 32 }, "both workers have their lanes")
-}
-
 // TestKilledForwarderIsReplacedInTime kills one of two forwarders under load.
 func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 	parallel(t)
@@ -129,7 +123,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 			w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), 200)
 			victim := w.start(childConfig{Handle: handle, LeaseTTL: lease})
 			other := w.start(childConfig{Handle: handle, LeaseTTL: lease})
-			w.awaitShares(victim, other)
+			eventually(t, func() bool { return w.lanes(victim) == 32 && w.lanes(other) == 32 }, "both have their lanes")
 			stop := w.place(8, 40*time.Millisecond)
 			defer stop()
 			eventually(t, func() bool { return victim.timesAt("published") > 100 && other.timesAt("published") > 100 },

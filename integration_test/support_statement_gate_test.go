@@ -49,8 +49,8 @@ func (g *statementGate) holdResult(statement string) *heldStatement {
 }
 
 // onRun calls fn whenever a statement is about to be sent.
-func (g *statementGate) onRun(statement string, fn func()) *heldStatement {
-	return g.watch(statement, &heldStatement{begins: fn})
+func (g *statementGate) onRun(statement string, fn func()) {
+	g.watch(statement, &heldStatement{begins: fn})
 }
 
 func (g *statementGate) watch(statement string, s *heldStatement) *heldStatement {
