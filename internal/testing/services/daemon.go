@@ -22,8 +22,7 @@ const (
 	pollPause       = 20 * time.Millisecond
 )
 
-// daemon is a server program running as a child process, with its folder. Its methods are safe for concurrent use. A
-// nil daemon stands for an external server.
+// daemon is a server program running as a child process, with its folder. Its methods are safe for concurrent use.
 type daemon struct {
 	name    string
 	account *account
@@ -177,9 +176,6 @@ func (d *daemon) inFolder(cmd *exec.Cmd) {
 
 // Stop ends the server gracefully and keeps its data for Restart. It does nothing if the server is not running.
 func (d *daemon) Stop() error {
-	if d == nil {
-		return ofTheFake("stop")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.end(d.stop)
@@ -188,9 +184,6 @@ func (d *daemon) Stop() error {
 // Kill ends the server with all its processes like a crash, and returns once it is gone. The operating system's cache
 // survives, so this does not simulate a power failure.
 func (d *daemon) Kill() error {
-	if d == nil {
-		return ofTheFake("kill")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.process.alive() {
@@ -209,9 +202,6 @@ func (d *daemon) Freeze() error { return d.frozen("freeze", true) }
 func (d *daemon) Thaw() error { return d.frozen("thaw", false) }
 
 func (d *daemon) frozen(verb string, yes bool) error {
-	if d == nil {
-		return ofTheFake(verb)
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.process.alive() {
@@ -223,9 +213,6 @@ func (d *daemon) frozen(verb string, yes bool) error {
 // Restart starts the server again on the same port and data, stopping it first if it is running. It returns once the
 // server replies; ctx limits the wait, which is never longer than ten minutes.
 func (d *daemon) Restart(ctx context.Context) error {
-	if d == nil {
-		return ofTheFake("restart")
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.end(d.stop); err != nil {
@@ -239,9 +226,6 @@ func (d *daemon) Restart(ctx context.Context) error {
 
 // Close ends the server for good and removes its data. Later calls do nothing.
 func (d *daemon) Close() error {
-	if d == nil {
-		return nil
-	}
 	defer unregister(d)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -265,8 +249,4 @@ func (d *daemon) end(s os.Signal) error {
 	}
 	d.clean = true
 	return nil
-}
-
-func ofTheFake(verb string) error {
-	return fmt.Errorf("%s the fake kafka: %w", verb, errors.ErrUnsupported)
 }

@@ -20,7 +20,7 @@ func StartKafkaCluster(ctx context.Context, opts Options) (*KafkaCluster, error)
 		return nil, fmt.Errorf("start kafka cluster: %w", ctx.Err())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("start kafka cluster: %w: %w", ErrNotInstalled, err)
+		return nil, fmt.Errorf("start kafka cluster: %w", err)
 	}
 	k := &KafkaCluster{}
 	if err = k.add(java, jars, opts); err == nil {

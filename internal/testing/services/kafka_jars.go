@@ -21,10 +21,11 @@ const (
 //go:embed pom.xml
 var pom []byte
 
-// kafkaOnJava returns the java program and the folder of jars for a broker, or the reason why they are missing.
+// kafkaOnJava returns the java program and the folder of jars for a broker. Its error wraps ErrNotInstalled if Java or
+// Maven is missing or unusable.
 func kafkaOnJava(ctx context.Context, opts Options) (java, jars string, err error) {
 	if java, err = findJava(ctx); err != nil {
-		return "", "", err
+		return "", "", lacking(err)
 	}
 	root, err := userCache()
 	if err != nil {
@@ -37,6 +38,10 @@ func kafkaOnJava(ctx context.Context, opts Options) (java, jars string, err erro
 		return resolveJars(ctx, dir, log, opts)
 	})
 	return java, jars, err
+}
+
+func lacking(err error) error {
+	return fmt.Errorf("%w: %w: install Java %d or later and Maven", ErrNotInstalled, err, oldestJava)
 }
 
 var javaVersion = regexp.MustCompile(`version "(\d+)`)
@@ -61,7 +66,7 @@ func findJava(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%s -version: no version number in its answer", java)
 	}
 	if major, _ := strconv.Atoi(string(found[1])); major < oldestJava {
-		return "", fmt.Errorf("%s is version %s, too old for kafka: %d or later", java, found[1], oldestJava)
+		return "", fmt.Errorf("%s is version %s, too old for kafka", java, found[1])
 	}
 	return java, nil
 }
@@ -70,7 +75,7 @@ func findJava(ctx context.Context) (string, error) {
 func resolveJars(ctx context.Context, dir, log string, opts Options) error {
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
-		return errors.New("no mvn in PATH")
+		return lacking(errors.New("no mvn in PATH"))
 	}
 	opts.say("fetching kafka %s with maven, once; log: %s", kafkaVersion, log)
 	project := filepath.Join(filepath.Dir(dir), "pom.xml")

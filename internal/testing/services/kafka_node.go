@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,21 +50,7 @@ func (n *kafkaNode) daemon(name string, opts Options) (*daemon, error) {
 		args = append(args, "-cp", filepath.Join(n.jars, "*"), "kafka.Kafka", n.file(d, properties))
 		return exec.Command(n.java, args...), nil
 	}
-	d.ready = func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-		defer cancel()
-		broker := []string{address(n.port)}
-		got, alive, err := clusterOf(ctx, broker)
-		switch {
-		case err != nil:
-			return err
-		case got != n.cluster:
-			return errors.New("another broker has this port")
-		case !slices.Contains(alive, broker[0]):
-			return errors.New("it is not registered yet")
-		}
-		return givesProducerIDs(ctx, broker)
-	}
+	d.ready = func(context.Context) error { return kafkaReady(address(n.port), n.cluster) }
 	return d, nil
 }
 

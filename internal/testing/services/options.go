@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNotInstalled is returned by [StartPgBouncer], [StartRabbitMQ] and [StartRedis] if the machine does not have the
-// program, and by [StartKafkaCluster] if it has no usable Java or Maven.
+// program, and by [StartKafka] and [StartKafkaCluster] if it has no usable Java or Maven.
 var ErrNotInstalled = errors.New("not installed")
 
 // Options are the settings common to all servers. The zero value is ready to use.
