@@ -57,8 +57,6 @@ require (
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/rabbitmq/amqp091-go v1.16.0 // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9 // indirect
-	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c // indirect
-	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	github.com/xi2/xz v0.0.0-20171230120015-48954b6210f8 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
@@ -84,14 +82,11 @@ require github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0
 
 require github.com/IBM/sarama v1.61.1
 
-require github.com/twmb/franz-go/pkg/kadm v1.18.0
-
 require (
 	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.2
 	github.com/millrace-go/watermill-outbox/amqp v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
-	github.com/twmb/franz-go v1.22.2
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
 )

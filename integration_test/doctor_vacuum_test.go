@@ -209,9 +209,6 @@ func TestInboxRetention(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	server := kafkaServer(t)
-	if server.Fake() {
-		t.Skip("the fake broker has no settings of topics")
-	}
 	lasting := func(d time.Duration) map[string]*string {
 		ms := itoa(int(d.Milliseconds()))
 		return map[string]*string{"retention.ms": &ms}

@@ -185,10 +185,7 @@ func kafkaCluster(t testing.TB) *services.KafkaCluster {
 		t.Skip("takes minutes: set OUTBOX_LONG=1")
 	}
 	cluster, err := services.StartKafkaCluster(t.Context(), services.Options{})
-	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
+	needsKafka(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	return cluster
 }

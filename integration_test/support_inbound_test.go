@@ -48,11 +48,7 @@ create table ledger (n bigint generated always as identity primary key, key text
 
 func newInboundWorld(t testing.TB, partitions int32) *inboundWorld {
 	t.Helper()
-	server := kafkaServer(t)
-	if server.Fake() {
-		t.Skip("a fake broker proves nothing about groups")
-	}
-	return newInboundWorldOn(t, server, partitions)
+	return newInboundWorldOn(t, kafkaServer(t), partitions)
 }
 
 func newInboundWorldOn(t testing.TB, server *services.Kafka, partitions int32) *inboundWorld {

@@ -99,7 +99,7 @@ func (d *day) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	d.pool.Close()
-	d.broker.Close(ctx, d.at.Orders, d.at.Bookings)
+	d.broker.Close(ctx)
 }
 
 // live runs the service and the day around it until everything has settled, and stops the service.

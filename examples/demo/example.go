@@ -26,7 +26,7 @@ type Example struct {
 	// Orders arrive over Period. The broker is down for Outage and as long as it takes to start.
 	Orders         int
 	Period, Outage time.Duration
-	// StartBroker starts the broker, or finds it through the environment.
+	// StartBroker starts the broker.
 	StartBroker func(ctx context.Context, opts services.Options) (Broker, error)
 	// Subscriber is for the orders, Publisher for the outbox.
 	Subscriber func(at Addresses, logger watermill.LoggerAdapter) (message.Subscriber, error)
@@ -44,12 +44,12 @@ type Broker interface {
 	Consumed(ctx context.Context, topic string) (bool, error)
 	// Read returns everything on the topic, with the messages of each key in order.
 	Read(ctx context.Context, topic string) ([]Stored, error)
-	// TakeAway stops the broker. It returns an error that wraps errors.ErrUnsupported if the broker is not ours.
+	// TakeAway stops the broker.
 	TakeAway() error
 	// BringBack starts the broker again with its stored messages.
 	BringBack(ctx context.Context) error
-	// Close removes the topics and ends a broker that was started here.
-	Close(ctx context.Context, topics ...string)
+	// Close ends the broker for good and removes its data.
+	Close(ctx context.Context)
 }
 
 // Copy is one of the copies of a message that the demo sends.

@@ -7,10 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-go/watermill-outbox/examples/demo"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
@@ -19,12 +17,13 @@ import (
 const partitions = 4
 
 // broker is the demo's own access to Kafka: it sends orders, reads stored messages back, and kills the server. It
-// shares neither code nor the client with the library.
+// shares no code with the library.
 type broker struct {
-	server *services.Kafka
-	client *kgo.Client
-	admin  *kadm.Client
-	group  string
+	server   *services.Kafka
+	client   sarama.Client
+	admin    sarama.ClusterAdmin
+	producer sarama.SyncProducer
+	group    string
 }
 
 var _ demo.Broker = (*broker)(nil)
@@ -34,11 +33,30 @@ func startBroker(ctx context.Context, opts services.Options) (demo.Broker, error
 	if err != nil {
 		return nil, err
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(server.Brokers()...))
-	if err != nil {
+	b := &broker{server: server}
+	if b.client, err = sarama.NewClient(server.Brokers(), settings()); err != nil {
 		return nil, err
 	}
-	return &broker{server: server, client: client, admin: kadm.NewClient(client)}, nil
+	if b.admin, err = sarama.NewClusterAdminFromClient(b.client); err != nil {
+		return nil, err
+	}
+	if b.producer, err = sarama.NewSyncProducerFromClient(b.client); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// settings makes the producer retry throughout the outage without storing a message twice.
+func settings() *sarama.Config {
+	c := sarama.NewConfig()
+	c.Net.DialTimeout, c.Net.ReadTimeout, c.Net.WriteTimeout = 5*time.Second, 5*time.Second, 5*time.Second
+	c.Net.MaxOpenRequests = 1 // an idempotent producer needs that
+	c.Metadata.Retry.Max, c.Metadata.Retry.Backoff = 1200, 100*time.Millisecond
+	c.Producer.Idempotent, c.Producer.RequiredAcks = true, sarama.WaitForAll
+	c.Producer.Retry.Max = 100
+	c.Producer.Return.Successes = true
+	c.Consumer.Return.Errors = true
+	return c
 }
 
 func (b *broker) Address() string { return strings.Join(b.server.Brokers(), ",") }
@@ -59,10 +77,9 @@ func (b *broker) Provision(ctx context.Context, at demo.Addresses) error {
 // createTopic tries until it succeeds: a broker that has just started may report for a while that no broker is
 // available.
 func (b *broker) createTopic(ctx context.Context, topic string) error {
-	const replicas = -1 // the broker's default
 	for {
-		_, err := b.admin.CreateTopic(ctx, partitions, replicas, nil, topic)
-		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
+		err := b.admin.CreateTopic(topic, &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+		if err == nil || errors.Is(err, sarama.ErrTopicAlreadyExists) {
 			return nil
 		}
 		select {
@@ -74,76 +91,113 @@ func (b *broker) createTopic(ctx context.Context, topic string) error {
 }
 
 func (b *broker) Send(ctx context.Context, topic string, copies []demo.Copy) error {
-	records := make([]*kgo.Record, len(copies))
+	records := make([]*sarama.ProducerMessage, len(copies))
 	for i, c := range copies {
-		records[i] = &kgo.Record{
-			Topic: topic, Key: []byte(c.Key), Value: c.Payload,
-			Headers: []kgo.RecordHeader{{Key: wmkafka.UUIDHeaderKey, Value: []byte(c.UUID)}},
+		records[i] = &sarama.ProducerMessage{
+			Topic: topic, Key: sarama.StringEncoder(c.Key), Value: sarama.ByteEncoder(c.Payload),
+			Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(c.UUID)}},
 		}
 	}
-	return b.client.ProduceSync(ctx, records...).FirstErr() // the client retries on its own, without storing twice
+	return within(ctx, func() error { return b.producer.SendMessages(records) })
 }
 
-func (b *broker) Consumed(ctx context.Context, topic string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	ends, err := b.admin.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = ends.Error()
+// within returns when do returns or ctx ends.
+func within(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
+
+func (b *broker) Consumed(_ context.Context, topic string) (bool, error) {
+	ends, err := b.ends(topic)
 	if err != nil {
 		return false, err
 	}
-	committed, err := b.admin.FetchOffsets(ctx, b.group)
-	if err == nil {
-		err = committed.Error()
+	all := make([]int32, 0, len(ends))
+	for partition := range ends {
+		all = append(all, partition)
 	}
+	committed, err := b.admin.ListConsumerGroupOffsets(b.group, map[string][]int32{topic: all})
 	if err != nil {
 		return false, err
 	}
-	done := true
-	ends.Each(func(end kadm.ListedOffset) {
+	for partition, end := range ends {
 		// A group that has not come back after the outage has no offset at all: that is not "no lag".
-		at, ok := committed.Lookup(topic, end.Partition)
-		done = done && (end.Offset == 0 || ok && at.At >= end.Offset)
-	})
-	return done, nil
+		at := committed.GetBlock(topic, partition)
+		if at != nil && at.Err != sarama.ErrNoError {
+			return false, at.Err
+		}
+		if end > 0 && (at == nil || at.Offset < end) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// ends returns the offset after the last message of each partition.
+func (b *broker) ends(topic string) (map[int32]int64, error) {
+	ends := map[int32]int64{}
+	for partition := range int32(partitions) {
+		end, err := b.client.GetOffset(topic, partition, sarama.OffsetNewest)
+		if err != nil {
+			return nil, err
+		}
+		ends[partition] = end
+	}
+	return ends, nil
 }
 
 func (b *broker) Read(ctx context.Context, topic string) ([]demo.Stored, error) {
-	ends, err := b.admin.ListEndOffsets(ctx, topic)
-	if err == nil {
-		err = ends.Error()
-	}
+	ends, err := b.ends(topic)
 	if err != nil {
 		return nil, err
 	}
-	var count int64
-	starts := map[int32]kgo.Offset{}
-	ends.Each(func(end kadm.ListedOffset) {
-		count += end.Offset
-		starts[end.Partition] = kgo.NewOffset().AtStart()
-	})
-	reader, err := kgo.NewClient(kgo.SeedBrokers(b.server.Brokers()...),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: starts}))
+	consumer, err := sarama.NewConsumerFromClient(b.client)
+	if err != nil {
+		return nil, err
+	}
+	defer consumer.Close()
+	var all []demo.Stored
+	for partition, end := range ends {
+		stored, err := readPartition(ctx, consumer, topic, partition, end)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, stored...)
+	}
+	return all, nil
+}
+
+func readPartition(
+	ctx context.Context, consumer sarama.Consumer, topic string, partition int32, end int64,
+) ([]demo.Stored, error) {
+	reader, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
 	if err != nil {
 		return nil, err
 	}
 	defer reader.Close()
 	var all []demo.Stored
-	for int64(len(all)) < count {
-		fetches := reader.PollFetches(ctx)
-		if err := fetches.Err(); err != nil {
+	for int64(len(all)) < end {
+		select {
+		case msg := <-reader.Messages():
+			all = append(all, demo.Stored{UUID: uuid(msg), Payload: msg.Value})
+		case err := <-reader.Errors():
 			return nil, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
-		fetches.EachRecord(func(r *kgo.Record) { all = append(all, demo.Stored{UUID: uuid(r), Payload: r.Value}) })
 	}
 	return all, nil
 }
 
-func uuid(r *kgo.Record) string {
-	for _, h := range r.Headers {
-		if h.Key == wmkafka.UUIDHeaderKey {
+func uuid(msg *sarama.ConsumerMessage) string {
+	for _, h := range msg.Headers {
+		if string(h.Key) == wmkafka.UUIDHeaderKey {
 			return string(h.Value)
 		}
 	}
@@ -155,9 +209,8 @@ func (b *broker) TakeAway() error { return b.server.Kill() }
 
 func (b *broker) BringBack(ctx context.Context) error { return b.server.Restart(ctx) }
 
-func (b *broker) Close(ctx context.Context, topics ...string) {
-	_, _ = b.admin.DeleteTopics(ctx, topics...)
-	_, _ = b.admin.DeleteGroups(ctx, b.group)
-	b.client.Close()
+func (b *broker) Close(ctx context.Context) {
+	_ = within(ctx, b.producer.Close) // messages in flight are retried first
+	_ = b.admin.Close()               // closes the client too
 	_ = b.server.Close()
 }

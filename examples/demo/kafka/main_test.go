@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 func TestMain(m *testing.M) { demotest.Main(m, main) }
@@ -16,14 +17,13 @@ func TestBadDayAddsUp(t *testing.T) {
 		t.Skip("make test-all has it")
 	}
 	code, output := demotest.Run(t, "-orders", "300", "-for", "3s", "-outage", "1s", "-log")
+	if code != 0 && strings.Contains(output, services.ErrNotInstalled.Error()) && !services.InCI() {
+		t.Skip("no Java or Maven on this machine: this test did not run")
+	}
 	if code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
-	want := []string{"BROKER IS DOWN", "IS KILLED", "takes its place", "It adds up."}
-	if strings.Contains(output, "FAKE kafka") {
-		want[0] = "The broker cannot be stopped from here"
-	}
-	for _, line := range want {
+	for _, line := range []string{"BROKER IS DOWN", "IS KILLED", "takes its place", "It adds up."} {
 		if !strings.Contains(output, line) {
 			t.Errorf("the output lacks %q", line)
 		}

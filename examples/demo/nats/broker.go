@@ -130,10 +130,7 @@ func (b *broker) TakeAway() error { return b.server.Stop() }
 
 func (b *broker) BringBack(ctx context.Context) error { return b.server.Restart(ctx) }
 
-func (b *broker) Close(ctx context.Context, topics ...string) {
-	for _, topic := range topics {
-		_ = b.js.DeleteStream(ctx, topic)
-	}
+func (b *broker) Close(context.Context) {
 	b.conn.Close()
 	_ = b.server.Close()
 }
