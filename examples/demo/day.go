@@ -21,10 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-const (
-	settleTimeout = 3 * time.Minute
-	closeTimeout  = 10 * time.Second
-)
+const settleTimeout = 3 * time.Minute
 
 // day is one run of the demo.
 type day struct {
@@ -96,10 +93,8 @@ func withPoolSize(database string) (string, error) {
 }
 
 func (d *day) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
 	d.pool.Close()
-	d.broker.Close(ctx)
+	d.broker.Close()
 }
 
 // live runs the service and the day around it until everything has settled, and stops the service.

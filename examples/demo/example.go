@@ -49,7 +49,7 @@ type Broker interface {
 	// BringBack starts the broker again with its stored messages.
 	BringBack(ctx context.Context) error
 	// Close ends the broker for good and removes its data.
-	Close(ctx context.Context)
+	Close()
 }
 
 // Copy is one of the copies of a message that the demo sends.

@@ -130,7 +130,7 @@ func (b *broker) TakeAway() error { return b.server.Stop() }
 
 func (b *broker) BringBack(ctx context.Context) error { return b.server.Restart(ctx) }
 
-func (b *broker) Close(context.Context) {
+func (b *broker) Close() {
 	b.conn.Close()
 	_ = b.server.Close()
 }
