@@ -98,15 +98,10 @@ func (b *broker) Send(ctx context.Context, topic string, copies []demo.Copy) err
 			Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(c.UUID)}},
 		}
 	}
-	return within(ctx, func() error { return b.producer.SendMessages(records) })
-}
-
-// within returns when do returns or ctx ends.
-func within(ctx context.Context, do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
+	sent := make(chan error, 1)
+	go func() { sent <- b.producer.SendMessages(records) }()
 	select {
-	case err := <-done:
+	case err := <-sent:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
