@@ -329,21 +329,9 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		assert.Zero(t, effects(t, h, done))
 
 		// A transaction that the user began, with the whole stack in it.
-		var ctx context.Context
-		var commit func() error
-		if h.pool != nil {
-			native, err := h.pool.Begin(t.Context())
-			require.NoError(t, err)
-			ctx, err = joinNative(t.Context(), h, native)
-			require.NoError(t, err)
-			commit = func() error { return native.Commit(t.Context()) }
-		} else {
-			native, err := h.sql.BeginTx(t.Context(), nil)
-			require.NoError(t, err)
-			ctx, err = joinNative(t.Context(), h, native)
-			require.NoError(t, err)
-			commit = native.Commit
-		}
+		native, commit, _ := beginNative(t, h)
+		ctx, err := joinNative(t.Context(), h, native)
+		require.NoError(t, err)
 		done = newMessage("")
 		done.SetContext(ctx)
 		_, err = chain(book(h), stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)(done)

@@ -33,14 +33,6 @@ func topics(t testing.TB, h handle) []string {
 	return column[string](t, h, "select topic from outbox order by id")
 }
 
-func TestInTxNeedsADatabase(t *testing.T) {
-	t.Parallel()
-	for _, db := range []*outbox.DB{nil, {}} {
-		err := outbox.InTx(t.Context(), db, func(context.Context) error { t.Error("called"); return nil })
-		require.ErrorIs(t, err, outbox.ErrNoDB)
-	}
-}
-
 func TestNestedInTxIsASavepoint(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
