@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -422,26 +419,6 @@ func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 	assert.Less(t, read(), 9000, "reading from the start for each page takes far more; a page that fails is read again")
 }
 
-// atStatement is a tracer that runs a function before the first statement that contains a text.
-type atStatement struct {
-	text string
-	once sync.Once
-	do   func()
-}
-
-func (a *atStatement) on(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = a }
-
-func (a *atStatement) TraceQueryStart(
-	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
-) context.Context {
-	if strings.Contains(data.SQL, a.text) {
-		a.once.Do(a.do)
-	}
-	return ctx
-}
-
-func (a *atStatement) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // TestDeadRetentionOfAMessageThatDiedAgain: a message that is requeued and dies again while dead messages are discarded
 // stays, because its death is recent.
 func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
@@ -452,7 +429,7 @@ func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, payload, state, history)
 		select 'shop', id, 'orders', '', 'dead', jsonb_build_array(jsonb_build_object('died', now() - interval '2 hours'))
 		  from unnest(array['again', 'old']) id`)
-	again := &atStatement{text: `INSERT INTO "outbox_audit"`, do: func() {
+	again := &statementCounter{text: `INSERT INTO "outbox_audit"`, first: func() {
 		h.exec(t, `update inbox_queue set history = jsonb_build_array(jsonb_build_object('died', now()))
 			where message_id = 'again'`)
 	}}

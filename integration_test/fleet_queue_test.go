@@ -93,25 +93,11 @@ func runQueueGroup(
 	return stores, g
 }
 
-// fieldsLog remembers which lines named which database.
-type fieldsLog struct {
-	logCapture
-	fields watermill.LogFields
-}
-
-func (l fieldsLog) With(f watermill.LogFields) watermill.LoggerAdapter {
-	return fieldsLog{l.logCapture, l.fields.Add(f)}
-}
-
-func (l fieldsLog) Debug(msg string, f watermill.LogFields) {
-	l.add(fmt.Sprint(msg, " db=", l.fields.Add(f)["db"]))
-}
-
 // Each database has its own store, found by its key, whose name is in log lines about its messages.
 func TestStoresOfAFleet(t *testing.T) {
 	parallel(t)
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 2)...)
-	log := fieldsLog{logCapture: newLogCapture(t)}
+	log := &lineLogger{}
 	var h handledLog
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{}, nil)
 	stores, _ := runQueueGroup(t, f, quickQueueGroup(&h), log)
@@ -126,7 +112,7 @@ func TestStoresOfAFleet(t *testing.T) {
 	eventually(t, func() bool { return len(h.handled()) == len(all) }, "all are handled")
 	for _, who := range all {
 		assert.Contains(t, h.handled(), who.Key+" of "+who.Key)
-		assert.Equal(t, 1, log.count("handling message db="+who.Key))
+		assert.True(t, log.has("DEBUG handling message", "db:"+who.Key))
 		eventually(t, func() bool {
 			return who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done'") == 1
 		}, "the handler's transaction has committed")
@@ -297,44 +283,6 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 		}
 		require.Less(t, round, 3, "it is handled only after the polls of the others failed")
 	}
-	require.NoError(t, g.Close())
-}
-
-// Messages of a database with slow replies are handled, and never more at a time than there are slots.
-func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
-	extended(t)
-	parallel(t)
-	one := newTenants(t, "one", 2)
-	slow := newTenants(t, "slow", 0)[0]
-	proxy := newProxy(t, slow.DSN)
-	proxy.delay.Store(int64(300 * time.Millisecond))
-	slow.DSN = proxy.url
-	all, half := limit{t: t, what: "handlers", most: 4}, limit{t: t, what: "handlers of one database", most: 2}
-	var h handledLog
-	cfg := quickQueueGroup(&h)
-	cfg.Dispatcher.Concurrency = 4
-	cfg.Dispatcher.Handlers["events"] = queue.Handler{
-		Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
-			all.enter()
-			defer all.leave()
-			if msg.DB == one[0].Key {
-				half.enter()
-				defer half.leave()
-			}
-			return h.handle(ctx, msg)
-		},
-	}
-	f := runFleet(t, fleet.Static(targetsOf(append(slices.Clone(one), slow)...)...), fleet.Config{}, nil)
-	stores := storesOf(t, append(slices.Clone(one), slow)...)
-	for i := range 60 {
-		enqueue(t, stores[0], itoa(i))
-		enqueue(t, stores[1], itoa(i))
-		if i < 10 {
-			enqueue(t, stores[2], itoa(i))
-		}
-	}
-	_, g := runQueueGroup(t, f, cfg, nil)
-	eventually(t, func() bool { return len(h.handled()) >= 130 }, "all are handled")
 	require.NoError(t, g.Close())
 }
 

@@ -104,25 +104,16 @@ func TestHTTPStreams(t *testing.T) {
 // TestHTTPStatusWithoutBody is replayed unchanged.
 func TestHTTPStatusWithoutBody(t *testing.T) {
 	h := onPgx(t)
-	once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		_, err := w.Write([]byte("x"))
 		assert.ErrorIs(t, err, http.ErrBodyNotAllowed)
-	}))
+	})
 	silent := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	server := httptest.NewServer(once)
-	defer server.Close()
-	for range 2 {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, http.NoBody)
-		require.NoError(t, err)
-		r.Header.Set(idempotency.HeaderKey, "k1")
-		got, err := server.Client().Do(r)
-		require.NoError(t, err)
-		require.NoError(t, got.Body.Close())
+	for _, got := range []*http.Response{first, second} {
 		assert.Equal(t, 204, got.StatusCode)
 		assert.Empty(t, got.Header.Get("Content-Length"))
-		again := askedOf(t, silent, asking("k2", ""))
-		assert.Equal(t, 200, again.status)
+		assert.Equal(t, 200, askedOf(t, silent, asking("k2", "")).status)
 	}
 	assert.Equal(t, 2, keys(t, h))
 }

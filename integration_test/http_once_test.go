@@ -209,8 +209,8 @@ func (g gzipped) WriteHeader(status int) {
 }
 func (g gzipped) Write(p []byte) (int, error) { return g.z.Write(p) }
 
-// TestHTTPHeaders: headers that are only valid for the moment are not stored, and headers of outer middlewares are left
-// to them.
+// TestHTTPHeaders: headers that are only valid for the moment, and secrets, reach the client once and are not stored;
+// headers of outer middlewares are left to them.
 func TestHTTPHeaders(t *testing.T) {
 	h := onPgx(t)
 	drop := []string{
@@ -218,6 +218,7 @@ func TestHTTPHeaders(t *testing.T) {
 		"Access-Control-Allow-Origin",
 		"Access-Control-Expose-Headers", "Traceparent", "Tracestate", "Baggage", "X-Request-Id", "X-B3-Traceid",
 		"Server-Timing", "X-Own",
+		"X-Auth-Token", "X-Access-Token", "Authorization", "X-Api-Key", "X-Csrf-Token", // secrets
 	}
 	once := onceAround(t, h, idempotency.Config{DropHeaders: []string{"x-own"}},
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

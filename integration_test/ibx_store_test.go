@@ -21,12 +21,6 @@ func (x ibx) processed(t testing.TB, id string, hash []byte) bool {
 	return done
 }
 
-// refusesID calls a function with invalid IDs.
-func refusesID(t testing.TB, why string, id queue.ID, call func(id queue.ID) error) {
-	t.Helper()
-	invalid(t, call(id), why)
-}
-
 var ibxDeduplication = []requirement{
 	{number: 1, text: "source and message id together are the key", verdict: held, test: func(t *testing.T, x ibx) {
 		other := x.item("a")
@@ -121,24 +115,24 @@ var ibxDeduplication = []requirement{
 	{number: 9, text: "AlreadyProcessed refuses an empty message id", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
-		refusesID(t, "its message id is empty", x.id(""), x.see(t))
+		invalid(t, x.see(t)(x.id("")), "its message id is empty")
 	}},
 	{number: 10, text: "AlreadyProcessed refuses an empty source", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
-		refusesID(t, "its source is empty", queue.ID{MessageID: "a"}, x.see(t))
+		invalid(t, x.see(t)(queue.ID{MessageID: "a"}), "its source is empty")
 	}},
 	{number: 11, text: "a message id has at most 255 characters", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		require.NoError(t, x.see(t)(x.id(strings.Repeat("ü", 255))))
-		refusesID(t, "256 characters", x.id(strings.Repeat("x", 256)), x.see(t))
+		invalid(t, x.see(t)(x.id(strings.Repeat("x", 256))), "256 characters")
 	}},
 	{number: 12, text: "a source has at most 255 characters", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		require.NoError(t, x.see(t)(queue.ID{Source: strings.Repeat("ü", 255), MessageID: "a"}))
-		refusesID(t, "256 characters", queue.ID{Source: strings.Repeat("x", 256), MessageID: "a"}, x.see(t))
+		invalid(t, x.see(t)(queue.ID{Source: strings.Repeat("x", 256), MessageID: "a"}), "256 characters")
 	}},
 }
 
@@ -265,7 +259,9 @@ var ibxEnqueuing = []requirement{
 			before := x.get(t, "a").LastSeenAt
 			x.put(t, x.item("a"))
 			assert.True(t, x.get(t, "a").LastSeenAt.After(before))
-			settles(t, 1)(x.store.Ack(t.Context(), x.claimOne(t), x.id("a")))
+			x.due(t, "a")
+			require.Len(t, x.claim(t, x.owner, 10), 1)
+			settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("a")))
 			before = x.get(t, "a").LastSeenAt
 			x.put(t, x.item("a"))
 			assert.True(t, x.get(t, "a").LastSeenAt.After(before), "even for a done message")
@@ -310,12 +306,4 @@ var ibxEnqueuing = []requirement{
 			assert.Equal(t, queue.Busy, x.put(t, it)[0].Result)
 			assert.Equal(t, before, x.row(t, "busy"))
 		}},
-}
-
-// claimOne claims the stored message and returns its owner.
-func (x ibx) claimOne(t testing.TB) queue.Owner {
-	t.Helper()
-	x.due(t, "a")
-	require.Len(t, x.claim(t, x.owner, 10), 1)
-	return x.owner
 }

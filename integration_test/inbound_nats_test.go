@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -104,11 +103,7 @@ func TestInboundBounds(t *testing.T) {
 // alter changes the settings of the stream's only consumer.
 func (w *jetStreamWorld) alter(change func(*jetstream.ConsumerConfig)) {
 	w.t.Helper()
-	conn, err := natsgo.Connect(w.url)
-	require.NoError(w.t, err)
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	require.NoError(w.t, err)
+	js := w.newJetStream()
 	consumer, err := js.Consumer(w.t.Context(), w.stream, w.consumer().Name)
 	require.NoError(w.t, err)
 	config := consumer.CachedInfo().Config
@@ -271,8 +266,8 @@ func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 			publish("good")
 			within(t, "the good message", messages).Ack()
 			settled := func() bool {
-				info := slices.Collect(consumersOf(js, stream))
-				return len(info) == 1 && info[0].AckFloor.Stream == 1
+				info := (&jetStreamWorld{js: js, stream: stream}).consumer()
+				return info != nil && info.AckFloor.Stream == 1
 			}
 			eventually(t, settled, "the good message is acked")
 			publish("bad")
@@ -294,15 +289,5 @@ func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 			}
 			require.True(t, settled(), "JetStream lacks some acks")
 		})
-	}
-}
-
-func consumersOf(js natsgo.JetStreamContext, stream string) func(func(*natsgo.ConsumerInfo) bool) {
-	return func(yield func(*natsgo.ConsumerInfo) bool) {
-		for info := range js.Consumers(stream) {
-			if !yield(info) {
-				return
-			}
-		}
 	}
 }

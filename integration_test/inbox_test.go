@@ -127,10 +127,6 @@ func TestInboxKey(t *testing.T) {
 func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("")
-		_, err := chain(bookSilently(h), newInbox(t, h, middleware.InboxConfig{}))(msg)
-		require.ErrorIs(t, err, outbox.ErrNoTx)
-		require.ErrorContains(t, err, "middleware.Tx")
-
 		nameless, err := middleware.Inbox(h.db, middleware.InboxConfig{Service: "shop"}, nil)
 		require.NoError(t, err)
 		_, err = chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), nameless)(msg)
@@ -142,7 +138,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 		require.ErrorContains(t, err, "one handle")
 
 		_, err = chain(book(h), txInbox(t, h, middleware.InboxConfig{})...)(msg)
-		require.ErrorContains(t, err, "middleware.Outbox")
+		require.ErrorContains(t, err, "middleware.Outbox", "the Router would publish what it returned after the commit")
 
 		_, err = chain(bookSilently(h), txInbox(t, h.with(t, sqltext.Tables{Inbox: "nowhere"}), middleware.InboxConfig{})...)(
 			msg)
@@ -151,29 +147,6 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 		assert.Zero(t, effects(t, h, msg))
 		assert.Zero(t, h.count(t, "select count(*) from inbox"), "nothing is half done")
 	})
-}
-
-// TestServicesShareAnInbox: two services in one database may use the same handler name, and each handles each message.
-func TestServicesShareAnInbox(t *testing.T) {
-	h := onPgx(t)
-	pub := newOutboxPublisher(t, h)
-	feeds := map[string]*feed{"billing": newFeed(), "shipping": newFeed()}
-	for service, f := range feeds {
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{Service: service}, nil)...)
-			r.AddConsumerHandler("on-order", "orders", f, func(msg *message.Message) error { return write(h, msg) })
-		})
-	}
-	for range 4 {
-		msg := newMessage("")
-		for _, f := range feeds {
-			assert.True(t, f.deliver(t, msg.Copy()))
-		}
-		assert.Equal(t, 2, effects(t, h, msg))
-	}
-	assert.Equal(t, []string{
-		"billing/on-order", "shipping/on-order",
-	}, column[string](t, h, "select distinct consumer from inbox order by 1"))
 }
 
 // TestInboxPassedTwice: if a middleware repeats the handler inside the transaction, the inbox must not mistake its own

@@ -64,11 +64,11 @@ func TestErrorHandlerLeavesProcessedMessagesAlone(t *testing.T) {
 
 func TestPoisonInARouter(t *testing.T) {
 	h := onPgx(t)
-	f := newFeed()
+	f, logger := newFeed(), watermill.NewCaptureLogger()
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
 			ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead"},
-		}, nil)...)
+		}, logger)...)
 		r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return outbox.Poison(errHandler) })
 	})
 	msg := newMessage("payload")
@@ -81,6 +81,14 @@ func TestPoisonInARouter(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead' and uuid <> ''
 		and metadata->>'topic_poisoned' = 'orders' and metadata->>'handler_poisoned' = 'book-order'`))
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where dead_at is not null"))
+	lines := logger.Captured()[watermill.ErrorLogLevel]
+	require.Len(t, lines, 2, "neither is also reported as retried")
+	for i, uuid := range []any{msg.UUID, nil} {
+		assert.Contains(t, lines[i].Msg, "message died")
+		assert.Equal(t, "orders", lines[i].Fields["topic"])
+		assert.Equal(t, uuid, lines[i].Fields["message_uuid"])
+	}
+	assert.Equal(t, "integration_test.feed", lines[1].Fields["subscriber_name"], "without a UUID, the consumer identifies it")
 }
 
 // Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.
@@ -190,15 +198,6 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 	require.NoError(t, router.Close())
 	assert.False(t, settled(t, msg))
 	assert.Equal(t, 1, h.count(t, "select attempts from inbox"), "the failure is recorded")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	msg = newMessage("")
-	msg.SetContext(ctx)
-	_, err := chain(failing(func(*message.Message) ([]*message.Message, error) {
-		return nil, nil
-	}, errHandler), stack(t, h, cfg)...)(msg)
-	require.ErrorIs(t, err, errHandler)
 }
 
 // Ten failures within an hour, or a few over a long time, are an outage; ten over a long time are a message that cannot

@@ -109,14 +109,6 @@ func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 	}
 }
 
-// recordingWork records the failure of a message of the queue.
-type recordingWork struct {
-	core.Work
-	err error
-}
-
-func (n *recordingWork) SetFailure(err error) { n.err = err }
-
 // TestWatermillsMiddlewaresInsideChargeNothing to a message of the queue if Tx is outermost.
 func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 	h := onPgx(t)
@@ -125,19 +117,19 @@ func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 		"directly":   {retry.Middleware},
 		"in between": {wmmiddleware.CorrelationID, retry.Middleware},
 	} {
-		msg, work := newMessage(""), &recordingWork{}
-		msg.SetContext(core.WithWork(t.Context(), msg, work))
+		work := &fakeWork{h: h}
 		handler := func(msg *message.Message) ([]*message.Message, error) {
 			_, err := outbox.PgxTx(msg.Context())
 			return nil, err
 		}
-		_, err := chain(handler, append([]message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{})}, own...)...)(msg)
+		_, err := chain(handler, append([]message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{})}, own...)...)(
+			work.of(t, "id"))
 		require.ErrorContains(t, err, "Watermill's Retry", where)
 		var later *core.RetryAfterError
-		if assert.ErrorAs(t, work.err, &later, where) {
-			assert.Positive(t, later.Wait, where)
-			assert.ErrorContains(t, work.err, "Watermill's Retry", where)
-		}
+		require.Len(t, work.failures, 1, where)
+		require.ErrorAs(t, work.failures[0], &later, where)
+		assert.Positive(t, later.Wait, where)
+		assert.ErrorContains(t, later, "Watermill's Retry", where)
 	}
 }
 

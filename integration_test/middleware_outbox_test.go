@@ -49,16 +49,8 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 	h := onPgx(t)
 	tx := newTx(t, h, middleware.TxConfig{})
 	pub := newOutboxPublisher(t, h)
-	untouched := func(*message.Message) ([]*message.Message, error) {
-		t.Error("the handler was called")
-		return nil, nil
-	}
-	_, err := chain(untouched, capturing(t, pub, middleware.OutboxConfig{Topic: "events"}))(newMessage(""))
-	require.ErrorIs(t, err, outbox.ErrNoTx)
-	require.ErrorContains(t, err, "middleware.Tx")
-
 	msg := newMessage("")
-	_, err = chain(book(h), tx, capturing(t, pub, middleware.OutboxConfig{}))(msg)
+	_, err := chain(book(h), tx, capturing(t, pub, middleware.OutboxConfig{}))(msg)
 	require.ErrorContains(t, err, "topic")
 	assert.Zero(t, effects(t, h, msg))
 
@@ -110,29 +102,6 @@ func TestStackInARouter(t *testing.T) {
 		assert.Equal(t, 1, broker.count())
 		assert.Equal(t, 1, outboxed(t, h))
 	})
-}
-
-func TestStackTwice(t *testing.T) {
-	h := onPgx(t)
-	msg := newMessage("")
-	mws := stack(t, h, middleware.StackConfig{})
-	_, err := chain(book(h), append(mws, mws...)...)(msg)
-	require.ErrorContains(t, err, "before Tx")
-	assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
-}
-
-// Inbox refuses returned messages that no Outbox captures, because the Router would publish them after the commit.
-func TestReturnedMessagesNeedOutbox(t *testing.T) {
-	h := onPgx(t)
-	f, broker := newFeed(), &published{}
-	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(txInbox(t, h, middleware.InboxConfig{})...)
-		r.AddHandler("direct", "in", f, "out", broker, book(h))
-	})
-	msg := newMessage("")
-	assert.False(t, f.deliver(t, msg))
-	assert.Zero(t, broker.count())
-	assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 }
 
 // delivered marks messages as a Subscriber of the outbox does.

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -103,9 +102,7 @@ func newReplying(
 				return place(ctx, n, cmd)
 			})))
 	})
-	fwd, err := forwarder.New(h.db, broker, quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, fwd)
+	runForwarder(t, h, broker, quickConfig(), nil)
 	return r
 }
 

@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,30 +78,6 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 		assert.Zero(t, msg.Attempts, topic)
 		assert.Contains(t, msg.LastError, outbox.ErrTxKind.Error(), topic)
 	}
-}
-
-// TestAPoisonKeyIsSaidToDie, and is not also reported as retried. A message without a UUID is identified by its
-// consumer.
-func TestAPoisonKeyIsSaidToDie(t *testing.T) {
-	h := onPgx(t)
-	logger := watermill.NewCaptureLogger()
-	router, err := message.NewRouter(message.RouterConfig{}, nil)
-	require.NoError(t, err)
-	broker := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, nil)
-	router.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, logger)...)
-	router.AddConsumerHandler("handler", "orders", broker, func(*message.Message) error { return nil })
-	require.NoError(t, broker.Publish("orders", message.NewMessage("", nil)))
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	eventually(t, func() bool { return outboxed(t, h) == 1 }, "it has a dead letter")
-	require.NoError(t, router.Close())
-	require.NoError(t, within(t, "the router ends", ended))
-	lines := logger.Captured()[watermill.ErrorLogLevel]
-	require.Len(t, lines, 1)
-	assert.Contains(t, lines[0].Msg, "message died")
-	assert.Equal(t, "gochannel.GoChannel", lines[0].Fields["subscriber_name"])
-	assert.Equal(t, "orders", lines[0].Fields["topic"])
-	assert.NotContains(t, lines[0].Fields, "message_uuid")
 }
 
 // TestKeyHasTheContextOfItsMessage even when Key is called because OnBegin failed.

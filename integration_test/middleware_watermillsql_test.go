@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
@@ -58,9 +56,9 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		require.NoError(t, pub.Publish("orders", msg))
 		return msg
 	}
-	// closeDuring closes the subscriber while the handler works, which then ends.
-	closeDuring := func(end error) {
-		sub := subscribe(patience)
+
+	t.Run("close while the handler works", func(t *testing.T) {
+		msg, sub := send(), subscribe(patience)
 		wrote, goOn := make(chan struct{}), make(chan struct{})
 		router := run(sub, func(msg *message.Message) error {
 			if err := write(h, msg); err != nil {
@@ -68,13 +66,25 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 			}
 			close(wrote)
 			<-goOn
-			return end
+			return nil
 		})
 		<-wrote
 		require.NoError(t, sub.Close())
 		close(goOn)
 		require.NoError(t, router.Close())
-	}
+		processed(msg)
+
+		// The subscriber missed the ack and redelivers the message before the next.
+		next := send()
+		router = run(subscribe(patience), func(msg *message.Message) error {
+			calls.Add(1)
+			return write(h, msg)
+		})
+		processed(next)
+		require.NoError(t, router.Close())
+		assert.EqualValues(t, 1, calls.Load())
+		assert.Equal(t, 1, effects(t, h, msg))
+	})
 
 	t.Run("nack", func(t *testing.T) {
 		msg := send()
@@ -107,33 +117,6 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		})
 		processed(msg)
 		require.NoError(t, router.Close())
-	})
-
-	t.Run("close while the handler fails", func(t *testing.T) {
-		msg := send()
-		closeDuring(errHandler)
-		assert.Zero(t, effects(t, h, msg))
-
-		router := run(subscribe(patience), func(msg *message.Message) error { return write(h, msg) })
-		processed(msg)
-		require.NoError(t, router.Close())
-	})
-
-	t.Run("close while the handler succeeds", func(t *testing.T) {
-		msg := send()
-		closeDuring(nil)
-		processed(msg)
-
-		// The subscriber missed the ack and redelivers the message before the next.
-		next := send()
-		router := run(subscribe(patience), func(msg *message.Message) error {
-			calls.Add(1)
-			return write(h, msg)
-		})
-		processed(next)
-		require.NoError(t, router.Close())
-		assert.EqualValues(t, 1, calls.Load())
-		assert.Equal(t, 1, effects(t, h, msg))
 	})
 }
 
@@ -196,36 +179,6 @@ func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 	return pubsub
 }
 
-// Messages that a Forwarder publishes in-process do not count as delivered by our Subscriber.
-func TestForwarderIntoTheProcess(t *testing.T) {
-	h := onPgx(t)
-	pubsub, broker := inProcess(t, true), &published{}
-	pub := newOutboxPublisher(t, h)
-	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
-		r.AddHandler("book", "orders", pubsub, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
-			_, ok := core.DeliveryFrom(msg.Context())
-			assert.False(t, ok)
-			return book(h)(msg)
-		})
-	})
-	cfg := quickConfig()
-	cfg.Topics = []string{"orders"}
-	fwd, err := forwarder.New(h.db, pubsub, cfg, nil)
-	require.NoError(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- fwd.Run(t.Context()) }()
-	h.publish(t, "orders", "", "order")
-	h.reaches(t, 1, "the order is published",
-		"select count(*) from outbox where topic = 'orders' and published_at is not null")
-	require.NoError(t, fwd.Close())
-	require.NoError(t, <-ended)
-	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
-	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is not null"))
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'bookings'"))
-	assert.Zero(t, broker.count(), "the Router published it")
-}
-
 // The mark of a delivery stays with the handler that it was made to, whatever the handler publishes in-process, and
 // however much the two handlers have in common.
 func TestDeliveryDoesNotTravel(t *testing.T) {
@@ -257,37 +210,4 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is not null"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'bookings'"))
 	assert.Zero(t, broker.count(), "the Router published it")
-}
-
-// A handler may publish to its own topic in-process, outside its transaction.
-func TestPublishingToTheOwnTopic(t *testing.T) {
-	h := onPgx(t)
-	tx := newTx(t, h, middleware.TxConfig{})
-	for name, mws := range map[string][]message.HandlerMiddleware{
-		"Tx":    {tx},
-		"Stack": stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil),
-	} {
-		pubsub := inProcess(t, false)
-		first, second := newMessage("first"), newMessage("second")
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(mws...)
-			r.AddConsumerHandler(name, "loop", pubsub, func(msg *message.Message) error {
-				if msg.UUID == second.UUID {
-					return write(h, msg)
-				}
-				again := second.Copy()
-				again.SetContext(outbox.OutsideTx(msg.Context()))
-				if err := pubsub.Publish("loop", again); err != nil {
-					return err
-				}
-				eventually(t, func() bool {
-					return effects(t, h, second) == 1
-				}, "%s: the second is committed while the first is open", name)
-				return write(h, msg)
-			})
-		})
-		require.NoError(t, pubsub.Publish("loop", first))
-		eventually(t, func() bool { return effects(t, h, first) == 1 }, "%s: the first is committed", name)
-		assert.Equal(t, 1, effects(t, h, second), name)
-	}
 }

@@ -41,29 +41,20 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		msgs  []*message.Message
 		says  string
 	}{
-		"no uuid": {"orders", bad(func(msg *message.Message) { msg.UUID = "" }), "watermill.NewUUID()"},
-		"uuid too long": {"orders", bad(func(msg *message.Message) {
-			msg.UUID = strings.Repeat("u", 256)
-		}), "256 bytes"},
-		"uuid not UTF-8":     {"orders", bad(func(msg *message.Message) { msg.UUID = "\xff" }), "UTF-8"},
+		"no uuid":            {"orders", bad(func(msg *message.Message) { msg.UUID = "" }), "watermill.NewUUID()"},
 		"nil message":        {"orders", []*message.Message{newMessage("good"), nil}, "message 1"},
 		"empty topic":        {"", bad(func(*message.Message) {}), "topic is empty"},
 		"topic with NUL":     {"a\x00b", bad(func(*message.Message) {}), "NUL"},
 		"topic not UTF-8":    {"a\xffb", bad(func(*message.Message) {}), "UTF-8"},
 		"topic too long":     {strings.Repeat("t", 1025), bad(func(*message.Message) {}), "1025 bytes"},
-		"metadata key NUL":   {"orders", meta("a\x00b", "v"), "metadata"},
-		"metadata value NUL": {"orders", meta("k", "a\x00b"), "metadata"},
-		"metadata key UTF-8": {"orders", meta("a\xff", "v"), "metadata"},
-		"metadata val UTF-8": {"orders", meta("k", "\xc3\x28"), "metadata"},
+		"metadata not UTF-8": {"orders", meta("k", "\xc3\x28"), "metadata"},
 		"metadata too large": {"orders", meta("k", strings.Repeat("x", 1<<20)), "metadata has"},
 		"payload too large": {"orders", bad(func(msg *message.Message) {
 			msg.Payload = make([]byte, 1001)
 		}), "MaxPayloadBytes is 1000"},
-		"key of 10 KB":         {"orders", meta(outbox.MetadataKey, strings.Repeat("k", 10240)), "10240 bytes"},
-		"key with NUL":         {"orders", meta(outbox.MetadataKey, "a\x00"), "NUL"},
-		"delayed until when":   {"orders", meta(delay.DelayedUntilKey, "tomorrow"), "RFC 3339"},
-		"delayed until year 0": {"orders", meta(delay.DelayedUntilKey, "0000-01-01T00:00:00Z"), "RFC 3339"},
-		"delayed for what":     {"orders", meta(delay.DelayedForKey, "a while"), "duration"},
+		"key of 10 KB":       {"orders", meta(outbox.MetadataKey, strings.Repeat("k", 10240)), "10240 bytes"},
+		"delayed until when": {"orders", meta(delay.DelayedUntilKey, "tomorrow"), "RFC 3339"},
+		"delayed for what":   {"orders", meta(delay.DelayedForKey, "a while"), "duration"},
 	}
 	h := onPgx(t)
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{MaxPayloadBytes: 1000, WithoutTx: outbox.OwnTx}, nil)
@@ -233,17 +224,6 @@ func TestDelays(t *testing.T) {
 			wait := time.Duration(*rows[1].wait * float64(time.Second))
 			assert.True(t, wait >= c.from-2*time.Second && wait <= c.to+2*time.Second, "%s: %s", name, wait)
 		}
-
-		ctx := delay.WithContext(t.Context(), delay.For(time.Hour))
-		wrapped, err := delay.NewPublisher(pub, delay.PublisherConfig{})
-		require.NoError(t, err)
-		h.exec(t, "delete from outbox")
-		require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
-			msg := newMessage("by context")
-			msg.SetContext(ctx)
-			return wrapped.Publish("orders", msg)
-		}))
-		assert.NotNil(t, outboxRows(t, h)[0].wait, "Watermill's delaying publisher around ours")
 	})
 }
 
@@ -303,16 +283,13 @@ func TestWatermillsDelays(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-		inMessage := newMessage("")
-		delay.Message(inMessage, delay.For(time.Hour))
-		require.NoError(t, pub.PublishContext(ctx, "message", inMessage))
 		require.NoError(t, bus.Publish(delay.WithContext(ctx, delay.Until(time.Now().Add(3*time.Hour))), Placed{"1"}))
 		require.NoError(t, bus.Publish(ctx, Placed{"2"}))
 		generated := newMessage("")
 		generated.SetContext(ctx)
 		return always.Publish("generated", generated)
 	}))
-	assert.Equal(t, []string{"message 1", "bus 3", "bus ready", "generated 2"}, column[string](t, h,
+	assert.Equal(t, []string{"bus 3", "bus ready", "generated 2"}, column[string](t, h,
 		`select topic || ' ' || coalesce(round(extract(epoch from due_at - created_at) / 3600)::text, 'ready') `+
 			`from outbox order by id`))
 }

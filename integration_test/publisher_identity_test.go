@@ -232,9 +232,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	<-router.Running()
 
 	// Out: through the outbox, and one from another producer.
-	fwd, err := forwarder.New(h.db, b.pub, quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, fwd)
+	runForwarder(t, h, b.pub, quickConfig(), nil)
 	passing := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, b.pub)
 	for _, m := range messages {
 		if m.msg != nil {
@@ -375,7 +373,7 @@ func identityTables(t *testing.T, h handle) {
 	cfg := quickConfig()
 	cfg.Topics, cfg.DeadLetterTopic = []string{"letters", "remote"}, "letters"
 	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
-	fwd, err := forwarder.New(h.db, publisherFunc(func(topic string, msg *message.Message) error {
+	runForwarder(t, h, publisherFunc(func(topic string, msg *message.Message) error {
 		if topic == "remote" && refused.Load() {
 			return errHandler
 		}
@@ -383,8 +381,6 @@ func identityTables(t *testing.T, h handle) {
 		sent <- msg
 		return nil
 	}), cfg, nil)
-	require.NoError(t, err)
-	runInBackground(t, fwd)
 	for range messages {
 		deadLetter := receive(t, sent)
 		deadLetter.UUID = deadLetter.Metadata.Get("uuid_poisoned")

@@ -104,33 +104,6 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 	require.ErrorIs(t, err, queue.ErrNotFound)
 }
 
-// TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a
-// message is stored then or not, InTx returns an error, and no message is lost unnoticed.
-func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		store := newStore(t, h, queue.StoreConfig{})
-		for _, end := range []string{
-			"commit", "rollback", "commit; begin", "rollback; begin", "commit and chain", "rollback and chain",
-		} {
-			err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-				_, err := store.Enqueue(ctx, item(end, "before"))
-				require.NoError(t, errors.Join(err, h.execTx(ctx, end)), end)
-				_, _ = store.Enqueue(ctx, item(end, "after")) // by a caller that ignores errors
-				return nil
-			})
-			require.ErrorIs(t, err, outbox.ErrTxEnded, end)
-			// Again, as a caller does after that error.
-			require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-				_, err := store.Enqueue(ctx, item(end, "before"), item(end, "after"))
-				return err
-			}), end)
-			assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where source = $1 and state = 'processing'", end),
-				end)
-		}
-	})
-}
-
 // TestEnqueueStoresAllOrNone: without a transaction, a call that fails after some messages were written stores none of
 // them. A trigger keeps one from being stored, which a second statement finds out.
 func TestEnqueueStoresAllOrNone(t *testing.T) {
@@ -273,17 +246,11 @@ func TestQueueAsDestination(t *testing.T) {
 		return newOutboxPublisher(t, from).PublishContext(ctx, "jobs",
 			append(slices.Clone(msgs), message.NewMessage("large", make([]byte, 2000)))...)
 	}))
-	f, err := forwarder.New(from.db, pub, forwarder.Config{PollInterval: 20 * time.Millisecond}, newLogCapture(t))
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- f.Run(ctx) }()
+	runForwarder(t, from, pub, forwarder.Config{PollInterval: 20 * time.Millisecond}, newLogCapture(t))
 	eventually(t, func() bool {
 		return from.count(t, "select count(*) from outbox where published_at is not null") == 500 &&
 			from.count(t, "select count(*) from outbox where dead_at is not null and uuid = 'large'") == 1
 	}, "all messages are published or dead")
-	cancel()
-	require.NoError(t, <-ended)
 	stored := func() int { return to.count(t, "select count(*) from inbox_queue where source = 'jobs'") }
 	assert.Equal(t, 500, stored())
 	commits := to.count(t, "select count(distinct xmin::text) from inbox_queue")
@@ -401,15 +368,10 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 		})
 		return result, err
 	}
-	reload := func(statement string, want string) {
-		h.exec(t, statement)
-		h.exec(t, "select pg_reload_conf()")
-		eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in effect")
-	}
 	owner, done := queue.NewOwner(), item("sender", "done").ID
 	_, err := enqueue("done")
 	require.NoError(t, err)
-	reload("alter system set synchronous_standby_names = 'nobody'", "nobody")
+	setStandby(t, h, "alter system set synchronous_standby_names = 'nobody'", "nobody")
 	h.pool.Reset()
 	_, err = enqueue("busy")
 	require.Error(t, err, "on no standby")
@@ -435,7 +397,7 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	err = briefly(func(ctx context.Context) error { _, err := store.AlreadyProcessed(ctx, done, nil); return err })
 	require.Error(t, err)
 
-	reload("alter system reset synchronous_standby_names", "")
+	setStandby(t, h, "alter system reset synchronous_standby_names", "")
 	h.pool.Reset()
 	for id, want := range map[string]queue.StoreResult{"busy": queue.Busy, "done": queue.AlreadyDone} {
 		result, err := enqueue(id)

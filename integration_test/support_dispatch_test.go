@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -61,13 +60,7 @@ func newDispatcher(t testing.TB, s *queue.Store, cfg queue.DispatcherConfig) *qu
 func dispatching(t testing.TB, s *queue.Store, cfg queue.DispatcherConfig) *queue.Dispatcher {
 	t.Helper()
 	d := newDispatcher(t, s, cfg)
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(context.Background()) }()
-	t.Cleanup(func() {
-		assert.NoError(t, d.Close())
-		assert.NoError(t, <-ended)
-	})
-	within(t, "the dispatcher runs", d.Running())
+	runUntilTheEnd(t, d, d.Running(), d.Close)
 	return d
 }
 

@@ -155,9 +155,9 @@ func runUntilTheEnd(t testing.TB, r outbox.Runner, running <-chan struct{}, end 
 	case <-running:
 	case err := <-ended:
 		ended <- nil
-		t.Fatalf("the fleet does not run: %v", err)
+		t.Fatalf("%T does not run: %v", r, err)
 	case <-time.After(patience):
-		t.Fatal("the fleet does not run")
+		t.Fatalf("%T does not run", r)
 	}
 }
 

@@ -8,11 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -162,9 +165,7 @@ type world struct {
 // startForwarder runs a forwarder with its own broker until the test ends.
 func startForwarder(t testing.TB, h handle, cfg forwarder.Config) world {
 	t.Helper()
-	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
-	w.Forwarder = w.join(t, h, cfg)
-	return w
+	return startForwarderOn(t, h, cfg, nil)
 }
 
 // join runs another forwarder to the same broker.
@@ -227,6 +228,26 @@ func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(
 	w.Forwarder = w.join(t, h, cfg)
 	return w
 }
+
+// statementCounter is a tracer that counts statements that contain a text.
+type statementCounter struct {
+	text  string
+	first func() // called before the first one, if not nil
+	n     atomic.Int64
+}
+
+func (c *statementCounter) on(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }
+
+func (c *statementCounter) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
+	if strings.Contains(data.SQL, c.text) && c.n.Add(1) == 1 && c.first != nil {
+		c.first()
+	}
+	return ctx
+}
+
+func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 const (
 	unknown     = forwarder.Unknown
@@ -400,24 +421,7 @@ func runForwarder(
 // runInBackground runs a forwarder until the test ends and waits until it owns lanes.
 func runInBackground(t testing.TB, f *forwarder.Forwarder) {
 	t.Helper()
-	failed := make(chan error, 1)
-	go func() { failed <- f.Run(context.Background()) }()
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-failed; err != nil {
-			t.Error(err)
-		}
-	})
-	select {
-	case <-f.Running():
-	case err := <-failed:
-		failed <- nil
-		t.Fatal(err)
-	case <-time.After(patience):
-		t.Fatal("the forwarder does not run")
-	}
+	runUntilTheEnd(t, f, f.Running(), f.Close)
 }
 
 // newMessage returns a message with a fresh UUID.

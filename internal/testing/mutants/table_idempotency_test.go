@@ -72,7 +72,7 @@ var idempotencyMutants = []Mutant{
 		New:    "case false:",
 	},
 	{
-		Name: "H12", File: "idempotency/attempt.go", In: "integration_test", Test: "TestHTTPCommittedIsNotRepeated",
+		Name: "H12", File: "idempotency/attempt.go", In: "integration_test", Test: "TestHTTPHandlerEndsItsTransaction",
 		Breaks: "a request is repeated although its handler has committed",
 		Old:    "if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrTxEnded) {",
 		New:    "if errors.Is(err, outbox.ErrCommitUnknown) {",

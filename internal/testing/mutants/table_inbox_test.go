@@ -130,7 +130,7 @@ var inboxMutants = []Mutant{
 		New:    "joins := !errors.Is(err, outbox.ErrNoTx)",
 	},
 	{
-		Name: "I21", File: "middleware/inbox.go", In: "integration_test", Test: "TestReturnedMessagesNeedOutbox",
+		Name: "I21", File: "middleware/inbox.go", In: "integration_test", Test: "TestInboxNeedsWhatIsAroundIt",
 		Breaks: "messages that a handler returns are published by the Router, after the commit",
 		Old:    "err = fmt.Errorf(\"inbox: handler %s: %w\", who, errUncaptured)",
 		New:    "return produced, nil",
