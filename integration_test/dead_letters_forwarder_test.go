@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"maps"
 	"sync"
 	"testing"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -246,19 +243,11 @@ func TestNoDeathWithoutItsDeadLetter(t *testing.T) {
 func TestDeadLettersNeedARoleThatWrites(t *testing.T) {
 	t.Parallel()
 	owner := newPgxHandle(t, newMigratedDatabase(t))
-	role := "letters_" + owner.pool.Config().ConnConfig.Database
-	owner.exec(t, `create role `+pgx.Identifier{role}.Sanitize()+` nologin`)
-	t.Cleanup(func() {
-		_, err := owner.pool.Exec(context.Background(), `drop owned by `+pgx.Identifier{role}.Sanitize()+
-			`; drop role `+pgx.Identifier{role}.Sanitize())
-		require.NoError(t, err)
-	})
-	grantAll := `grant select, update, delete on all tables in schema public to `
-	owner.exec(t, grantAll+pgx.Identifier{role}.Sanitize())
-	owner.exec(t, `grant insert on outbox_lanes, outbox_forwarders, outbox_topics, outbox_life to `+
-		pgx.Identifier{role}.Sanitize())
-	owner.exec(t, `grant select on all sequences in schema public to `+pgx.Identifier{role}.Sanitize())
-	h := pgxHandle(t, "role", owner.url, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
+	role := newRole(t, owner)
+	owner.exec(t, `grant select, update, delete on all tables in schema public to `+role)
+	owner.exec(t, `grant insert on outbox_lanes, outbox_forwarders, outbox_topics, outbox_life to `+role)
+	owner.exec(t, `grant select on all sequences in schema public to `+role)
+	h := newPgxHandle(t, owner.url+"&role="+role)
 	f, err := forwarder.New(h.db, newFakeBroker(), forwarder.Config{DeadLetterTopic: "dead_letters"}, nil)
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Run(t.Context()), "DeadLetterTopic is set and the role may not insert")

@@ -100,40 +100,36 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	deathIsReported(t, s, obs, log, killed, "lease expired")
 }
 
-// TestStoreTellsWhatDies: observers are notified of deaths when only callers of Claim and ReapExpired use the store.
-func TestStoreTellsWhatDies(t *testing.T) {
+// TestExpiredAndAbandonedMessagesAreSaidToDie: observers are notified of deaths when only callers of Claim and
+// ReapExpired use the store, and by a Dispatcher without OnDead.
+func TestExpiredAndAbandonedMessagesAreSaidToDie(t *testing.T) {
 	h := onPgx(t)
 	s, obs, log := watchedStore(t, h)
-	late := items("late", 1)[0]
-	late.ExpiresAt = h.now(t).Add(-time.Second)
-	storeAll(t, s, late)
-	claimed(t, s, queue.NewOwner(), 1)
-	deathIsReported(t, s, obs, log, late.ID, "expired")
-	storeAll(t, s, items("killed", 1)...)
-	kill(t, h, itemID("killed", 0))
-	_, err := s.ReapExpired(t.Context())
-	require.NoError(t, err)
-	deathIsReported(t, s, obs, log, itemID("killed", 0), "lease expired")
-}
-
-// TestDispatcherTellsWhatDies: without OnDead, observers are notified of deaths by reaping and by failing handlers.
-func TestDispatcherTellsWhatDies(t *testing.T) {
-	h := onPgx(t)
-	s, obs, log := watchedStore(t, h)
-	late := items("late", 1)[0]
-	late.ExpiresAt = h.now(t).Add(-time.Second)
-	storeAll(t, s, late)
-	storeAll(t, s, items("killed", 1)...)
-	kill(t, h, itemID("killed", 0))
-	fails := queue.Handler{Handle: func(context.Context, *queue.Message) error { return errHandler }}
-	cfg := quickDispatcher(map[string]queue.Handler{"late": fails, "killed": fails})
-	cfg.Service = "shop"
-	d, err := queue.NewDispatcher(s, cfg, log)
-	require.NoError(t, err)
-	drain(t, d)
-	deathIsReported(t, s, obs, log, late.ID, "expired")
-	deathIsReported(t, s, obs, log, itemID("killed", 0), "lease expired")
-	assert.Equal(t, "shop", obs.deathsOf(late.ID)[0].Service)
+	die := func(topic string, end func()) {
+		t.Helper()
+		both := items(topic, 2)
+		both[0].ExpiresAt = h.now(t).Add(-time.Second)
+		storeAll(t, s, both...)
+		kill(t, h, both[1].ID)
+		end()
+		deathIsReported(t, s, obs, log, both[0].ID, "expired")
+		deathIsReported(t, s, obs, log, both[1].ID, "lease expired")
+	}
+	die("called", func() {
+		claimed(t, s, queue.NewOwner(), 1)
+		_, err := s.ReapExpired(t.Context())
+		require.NoError(t, err)
+	})
+	die("dispatched", func() {
+		cfg := quickDispatcher(map[string]queue.Handler{"dispatched": {Handle: func(context.Context, *queue.Message) error {
+			return errHandler
+		}}})
+		cfg.Service = "shop"
+		d, err := queue.NewDispatcher(s, cfg, log)
+		require.NoError(t, err)
+		drain(t, d)
+	})
+	assert.Equal(t, "shop", obs.deathsOf(itemID("dispatched", 0))[0].Service)
 }
 
 // TestStoredMessageOutlivesItsDeadLetter: a message whose dead letter cannot be written does not die.
@@ -429,7 +425,7 @@ func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, payload, state, history)
 		select 'shop', id, 'orders', '', 'dead', jsonb_build_array(jsonb_build_object('died', now() - interval '2 hours'))
 		  from unnest(array['again', 'old']) id`)
-	again := &statementCounter{text: `INSERT INTO "outbox_audit"`, first: func() {
+	again := &statementCounter{text: `INSERT INTO "outbox_audit"`, first: func(context.Context) {
 		h.exec(t, `update inbox_queue set history = jsonb_build_array(jsonb_build_object('died', now()))
 			where message_id = 'again'`)
 	}}

@@ -139,18 +139,6 @@ func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	sees(newAdmin(t, who.handle).RetryNow)
 }
 
-// A tenant without tables is skipped, with a log line that names the cure.
-func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
-	parallel(t)
-	f := runFleet(t, fleet.Static(fleet.Target{Key: "new", DSN: newDatabase(t)}), fleet.Config{}, nil)
-	log := newLogCapture(t)
-	runGroup(t, f, newFakeBroker(), quickGroup(), log)
-	skipped := func() bool { return log.count("draining the outbox failed") > 0 }
-	eventually(t, skipped, "the database is skipped")
-	assert.Positive(t, log.count("draining the outbox failed: the database is skipped, for longer each time: poll "+
-		"the outbox: ERROR: relation \"outbox_id_seq\" does not exist (SQLSTATE 42P01) (run schema.Migrate "))
-}
-
 // A tenant whose table is locked does not hold up the others that share its connections.
 func TestALockedTenantHoldsUpNoOther(t *testing.T) {
 	parallel(t)
@@ -183,8 +171,9 @@ func TestALockedTenantHoldsUpNoOther(t *testing.T) {
 	broker.arrives(t, "after the lock")
 }
 
-// TestATenantWithoutUsageHoldsUpNoOther: the role of the service may not use the schema of one tenant.
-func TestATenantWithoutUsageHoldsUpNoOther(t *testing.T) {
+// TestABrokenTenantHoldsUpNoOther: the role of the service may not use the schema of one tenant, and another has no
+// tables. Both are skipped, with log lines that name the cure.
+func TestABrokenTenantHoldsUpNoOther(t *testing.T) {
 	parallel(t)
 	all := newTenants(t, "schemas", 3)
 	role := newRole(t, all[0].handle)
@@ -198,9 +187,16 @@ func TestATenantWithoutUsageHoldsUpNoOther(t *testing.T) {
 	}
 	broker := newFakeBroker()
 	log := newLogCapture(t)
-	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
+	f := runFleet(t, fleet.Static(append(targetsOf(all...), fleet.Target{Key: "new", DSN: newDatabase(t)})...),
+		fleet.Config{MaxConns: 3}, nil)
 	runGroup(t, f, broker, quickGroup(), log)
-	eventually(t, func() bool { return log.count("permission denied for schema") > 0 }, "the log names the cause")
+	for _, line := range []string{
+		"permission denied for schema",
+		"draining the outbox failed: the database is skipped, for longer each time: poll " +
+			"the outbox: ERROR: relation \"outbox_id_seq\" does not exist (SQLSTATE 42P01) (run schema.Migrate ",
+	} {
+		eventually(t, func() bool { return log.count(line) > 0 }, "the log has: %s", line)
+	}
 	for _, who := range all[1:] {
 		who.publish(t, "events", "", "in "+who.Key)
 		broker.arrives(t, "in "+who.Key)

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -311,30 +309,18 @@ func TestAQueueGroupClaimsWhileItCleans(t *testing.T) {
 	one.reaches(t, 0, "the old one is deleted", "SELECT count(*) FROM inbox_queue WHERE source = 'old'")
 }
 
-// deadlines counts the statements of a clean-up, and those without a deadline.
-type deadlines struct{ clean, without atomic.Int64 }
-
-func (d *deadlines) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if data.SQL == (sqltext.Tables{}).Render(sqltext.CleanQueue) {
-		d.clean.Add(1)
-		if _, bounded := ctx.Deadline(); !bounded {
-			d.without.Add(1)
-		}
-	}
-	return ctx
-}
-
-func (*deadlines) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // Each statement of a clean-up has its own deadline, so a connection without replies ends it.
 func TestCleaningTheQueueIsBounded(t *testing.T) {
 	parallel(t)
-	var seen deadlines
-	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	bounded := false
+	seen := &statementCounter{text: (sqltext.Tables{}).Render(sqltext.CleanQueue), first: func(ctx context.Context) {
+		_, bounded = ctx.Deadline()
+	}}
+	h := pgxHandle(t, "pgx", newMigratedDatabase(t), seen.on)
 	_, err := newStore(t, h, queue.StoreConfig{}).Clean(t.Context())
 	require.NoError(t, err)
-	assert.NotZero(t, seen.clean.Load())
-	assert.Zero(t, seen.without.Load())
+	assert.EqualValues(t, 1, seen.n.Load())
+	assert.True(t, bounded)
 }
 
 // DrainFirst at its defaults empties one database before the next, although four are polled concurrently and one gets

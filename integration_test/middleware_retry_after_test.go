@@ -3,7 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,38 +26,6 @@ var mortal = middleware.ErrorHandlerConfig{
 	MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond},
 }
 
-// busyOnce is a handler that writes and then requests a retry, and succeeds from its second call on. It records the
-// times of its calls.
-type busyOnce struct {
-	h    handle
-	wait time.Duration
-
-	mu    sync.Mutex
-	calls []time.Time
-}
-
-func (b *busyOnce) handle(ctx context.Context, id string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.calls = append(b.calls, time.Now())
-	if err := b.h.execTx(ctx, "insert into effects (message_id) values ($1)", id); err != nil || len(b.calls) > 1 {
-		return err
-	}
-	return outbox.RetryAfter(errHandler, b.wait)
-}
-
-// check verifies the state after the message was handled.
-func (b *busyOnce) check(t *testing.T, id string) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if assert.Len(t, b.calls, 2) {
-		assert.GreaterOrEqual(t, b.calls[1].Sub(b.calls[0]), b.wait, "not before its time")
-	}
-	assert.Equal(t, 1, b.h.count(t, "select count(*) from effects where message_id = $1", id))
-	assert.Zero(t, b.h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
-}
-
 // TestRetryAfterOnABroker that redelivers a nacked message immediately. ErrorHandlerConfig.Backoff.Max is the longest
 // time that a message is held, so it is delivered several times in between, unless the machine is slow: then each wait
 // is longer.
@@ -74,127 +42,124 @@ func TestRetryAfterOnABroker(t *testing.T) {
 // deliveries.
 func deliveredMeanwhile(t *testing.T, h handle, wait time.Duration) (deliveries int) {
 	obs, f := &seen{}, newFeed()
-	busy := &busyOnce{h: h, wait: wait}
+	var calls []time.Time
 	router := startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{ErrorHandler: mortal},
 			nil)...)
 		r.AddConsumerHandler("h", "orders", f, func(msg *message.Message) error {
-			return busy.handle(msg.Context(), msg.UUID)
+			calls = append(calls, time.Now())
+			if err := write(h, msg); err != nil || len(calls) > 1 {
+				return err
+			}
+			return outbox.RetryAfter(errHandler, wait)
 		})
 	})
 	msg := newMessage("")
 	for deliveries = 1; !f.deliver(t, msg.Copy()); deliveries++ {
 	}
-	busy.check(t, msg.UUID)
+	require.Len(t, calls, 2)
+	assert.GreaterOrEqual(t, calls[1].Sub(calls[0]), wait, "not before its time")
+	assert.Equal(t, 1, effects(t, h, msg))
+	assert.Zero(t, outboxed(t, h), "no dead letter")
 	assert.Equal(t, "0 processed", inboxRow(t, h, msg))
 	assert.Equal(t, []observe.Outcome{observe.Postponed, observe.Processed}, obs.outcomes())
 	require.NoError(t, router.Close())
 	return deliveries
 }
 
-// TestRetryAfterOfAStoredMessage: with a Dispatcher, the database keeps the message until its retry, and no attempt is
-// charged.
-func TestRetryAfterOfAStoredMessage(t *testing.T) {
-	parallel(t)
-	p := newPutOff(t, "dispatched", "detached")
-	detached := false
-	p.handlers["detached"] = func(context.Context, string) error {
-		if detached {
-			return nil
-		}
-		detached = true
-		return outbox.RetryAfter(errHandler, time.Hour)
-	}
-	of := func(topic string) queue.Handler {
-		return queue.Handler{Detached: topic == "detached", Handle: func(ctx context.Context, msg *queue.Message) error {
-			return p.handlers[topic](ctx, msg.MessageID)
-		}}
-	}
-	dispatching(t, p.s, quickDispatcher(map[string]queue.Handler{
-		"dispatched": of("dispatched"), "detached": of("detached"),
-	}))
-	p.check(t)
-	assert.Equal(t, 1, p.h.count(t, "select count(*) from effects"))
-}
-
-// TestRetryAfterBehindASubscriber: the same with a Router, with ErrorHandler or with Tx alone.
-func TestRetryAfterBehindASubscriber(t *testing.T) {
-	parallel(t)
-	p := newPutOff(t, "stack", "tx")
-	for topic, mws := range map[string][]message.HandlerMiddleware{
-		"stack": stackFor(t, newOutboxPublisher(t, p.h), middleware.StackConfig{ErrorHandler: mortal}, nil),
-		"tx":    {newTx(t, p.h, middleware.TxConfig{}), newInbox(t, p.h, middleware.InboxConfig{})},
-	} {
-		sub, err := queue.NewSubscriber(p.s, queue.SubscriberConfig{PollInterval: 20 * time.Millisecond}, nil)
-		require.NoError(t, err)
-		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(mws...)
-			r.AddConsumerHandler(topic, topic, sub, func(msg *message.Message) error {
-				return p.handlers[topic](msg.Context(), msg.UUID)
-			})
-		})
-	}
-	p.check(t)
-	assert.Equal(t, 2, p.h.count(t, "select count(*) from effects"))
-}
-
-// putOff is a queue with a handler for each topic that first requests a retry in an hour. A message dies at its first
-// failure.
-type putOff struct {
-	h        handle
-	s        *queue.Store
-	obs      *seen
-	handlers map[string]func(ctx context.Context, id string) error
-}
-
-func newPutOff(t *testing.T, topics ...string) *putOff {
-	p := &putOff{obs: &seen{}, handlers: map[string]func(context.Context, string) error{}}
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	p.h = h.seenBy(t, p.obs)
+// TestUnchargedFailuresOfStoredMessages: a handler requests a retry in an hour, or is wired wrongly, behind a Dispatcher
+// or a Subscriber, with ErrorHandler or Tx alone. The database keeps the message, which would die at its first failure,
+// with no trace of the attempt, and it is done after it falls due.
+func TestUnchargedFailuresOfStoredMessages(t *testing.T) {
+	obs, h := &seen{}, onPgx(t)
+	h = h.seenBy(t, obs)
 	cfg := quickStore()
 	cfg.MaxAttempts = 1
-	p.s = storeOn(t, p.h, cfg)
+	s := storeOn(t, h, cfg)
+	var mended atomic.Bool
+	detached := func(context.Context, string) error {
+		if mended.Load() {
+			return nil
+		}
+		return outbox.RetryAfter(errHandler, time.Hour)
+	}
+	later := func(ctx context.Context, id string) error {
+		if err := h.execTx(ctx, "insert into effects (message_id) values ($1)", id); err != nil {
+			return err
+		}
+		return detached(ctx, id)
+	}
+	miswired := func(ctx context.Context, id string) error {
+		if mended.Load() {
+			return nil
+		}
+		return wrongKind(ctx, h)
+	}
+	handlers := map[string]queue.Handler{}
+	for topic, handle := range map[string]func(context.Context, string) error{
+		"dispatched": later, "detached": detached, "dispatched, miswired": miswired,
+	} {
+		handlers[topic] = queue.Handler{
+			Detached: topic == "detached",
+			Handle:   func(ctx context.Context, msg *queue.Message) error { return handle(ctx, msg.MessageID) },
+		}
+	}
+	dispatching(t, s, quickDispatcher(handlers))
+	stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)
+	startRouter(t, func(r *message.Router) {
+		route := func(topic string, handle func(context.Context, string) error, mws ...message.HandlerMiddleware) {
+			r.AddConsumerHandler(topic, topic, subscriberOn(t, s, quickSubscriber()), func(msg *message.Message) error {
+				return handle(msg.Context(), msg.UUID)
+			}).AddMiddleware(mws...)
+		}
+		route("stack", later, stack...)
+		route("tx", later, txInbox(t, h, middleware.InboxConfig{})...)
+		route("stack, miswired", miswired, stack...)
+	})
+	topics := []string{"dispatched", "detached", "dispatched, miswired", "stack", "tx", "stack, miswired"}
 	for _, topic := range topics {
-		p.handlers[topic] = (&busyOnce{h: p.h, wait: time.Hour}).handle
+		storeAll(t, s, items(topic, 1)...)
 	}
-	return p
-}
-
-// check stores a message of each topic and checks that it is snoozed, with no trace of its first attempt, and done
-// after it falls due.
-func (p *putOff) check(t *testing.T) {
-	t.Helper()
-	for topic := range p.handlers {
-		storeAll(t, p.s, items(topic, 1)...)
-	}
-	for topic := range p.handlers {
-		msg := untilMessage(t, p.s, itemID(topic, 0), "is put off", func(msg queue.Message) bool {
-			return time.Until(msg.DueAt) > 50*time.Minute
+	for _, topic := range topics {
+		cause, wait := errHandler, 50*time.Minute
+		if strings.Contains(topic, "miswired") {
+			cause, wait = outbox.ErrTxKind, 0
+		}
+		msg := untilMessage(t, s, itemID(topic, 0), "waits", func(msg queue.Message) bool {
+			return strings.Contains(msg.LastError, cause.Error()) && time.Until(msg.DueAt) > wait
 		})
 		assert.Equal(t, queue.Processing, msg.State, topic)
 		assert.Zero(t, msg.Attempts, topic)
-		assert.Contains(t, msg.LastError, errHandler.Error(), topic)
-		assert.Zero(t, p.h.count(t, "select count(*) from effects where message_id = $1", msg.MessageID), topic)
 	}
-	eventually(t, func() bool { return len(p.obs.outcomes()) == len(p.handlers) }, "observers are notified")
-	for _, outcome := range p.obs.outcomes() {
-		assert.Equal(t, observe.Postponed, outcome)
+	eventually(t, func() bool {
+		postponed := 0
+		for _, end := range obs.ends() {
+			assert.Equal(t, !errors.Is(end.Err, outbox.ErrTxKind), end.Outcome == observe.Postponed, end.Topic)
+			if end.Outcome == observe.Postponed {
+				postponed++
+			}
+		}
+		return postponed == 4
+	}, "observers are notified")
+	assert.Zero(t, h.count(t, "select count(*) from effects"))
+	mended.Store(true)
+	h.exec(t, "update inbox_queue set due_at = now() where owner is null")
+	for _, topic := range topics {
+		untilState(t, s, itemID(topic, 0), queue.Done)
 	}
-	p.h.exec(t, "update inbox_queue set due_at = now()")
-	for topic := range p.handlers {
-		untilState(t, p.s, itemID(topic, 0), queue.Done)
-	}
-	assert.Zero(t, p.h.count(t, "select count(*) from outbox"))
+	assert.Equal(t, 3, h.count(t, "select count(*) from effects"))
+	assert.Zero(t, outboxed(t, h))
 }
 
 // TestRetryAfterBehindAnOutbox: the database keeps the message until its retry, which blocks its key, also in another
-// process, and nothing else. It does not count against the message, except that it has an attempt.
+// process, and nothing else. It does not count against the message, except that it has an attempt. Nor does a mistake of
+// wiring.
 func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	h := onPgx(t)
 	cfg := subscribing(quickConfig())
 	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge, cfg.Forwarder.Concurrency = 1, -1, 1
 	cfg.Forwarder.CleanInterval = 50 * time.Millisecond
-	handled := make(chan string, 10)
+	handled, miswired := make(chan string, 10), make(chan bool, 1000)
 	var busy atomic.Int32
 	start := func() (stop func()) {
 		sub := startSubscriber(t, h, cfg)
@@ -207,6 +172,10 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 				handled <- string(msg.Payload)
 				return nil
 			})
+			r.AddConsumerHandler("m", "miswired", startSubscriber(t, h, cfg), func(msg *message.Message) error {
+				miswired <- true
+				return wrongKind(msg.Context(), h)
+			})
 		})
 		return func() { require.NoError(t, router.Close()) }
 	}
@@ -218,6 +187,10 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 		}, "it waits in the database")
 	}
 	stop := start()
+	h.publish(t, "miswired", "", "order")
+	for range 3 {
+		within(t, "the wrongly wired handler is called again", miswired)
+	}
 	h.publish(t, "orders", "K", "busy", "next")
 	waits(1)
 	h.publish(t, "orders", "L", "other")
@@ -232,21 +205,7 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	assert.Equal(t, "busy", within(t, "it is handled", handled))
 	assert.Equal(t, "next", within(t, "its key continues", handled))
 	assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
-}
-
-// TestRetryAfterAtTheLastAttempt does not let a stored message die.
-func TestRetryAfterAtTheLastAttempt(t *testing.T) {
-	h := onPgx(t)
-	w := &fakeWork{h: h, last: true}
-	_, err := chain(func(*message.Message) ([]*message.Message, error) {
-		return nil, outbox.RetryAfter(errHandler, 0)
-	}, stack(t, h, middleware.StackConfig{})[0])(w.of(t, "id"))
-	require.ErrorIs(t, err, errHandler)
-	var later *core.RetryAfterError
-	require.ErrorAs(t, w.failures[0], &later)
-	assert.NotErrorIs(t, w.failures[0], core.ErrNotBegun)
-	assert.Zero(t, w.acks, "and not dead, although it was the last attempt")
-	assert.NoError(t, outbox.RetryAfter(nil, time.Hour))
+	assert.Equal(t, 1, h.count(t, "select attempts from outbox where topic = 'miswired'"), "the first blocks the key")
 }
 
 // fakeWork is claimed work whose settlements are rows in the table of effects.
@@ -308,6 +267,14 @@ func TestClaimedWork(t *testing.T) {
 	assert.Empty(t, notes())
 	require.Len(t, w.failures, 1)
 	require.ErrorIs(t, w.failures[0], errHandler)
+
+	w = &fakeWork{h: h, last: true}
+	require.ErrorIs(t, handled(failing(book(h), outbox.RetryAfter(errHandler, 0)), w), errHandler)
+	var later *core.RetryAfterError
+	require.ErrorAs(t, w.failures[0], &later)
+	assert.NotErrorIs(t, w.failures[0], core.ErrNotBegun)
+	assert.Empty(t, notes(), "and not dead, although it was the last attempt")
+	require.NoError(t, outbox.RetryAfter(nil, time.Hour))
 
 	poison := failing(book(h), outbox.Poison(errHandler))
 	require.NoError(t, handled(poison, &fakeWork{h: h}))

@@ -42,44 +42,6 @@ func wrongKind(ctx context.Context, h handle) error {
 	return err
 }
 
-// TestAMistakeOfWiringChargesNoRow of the queue or of an outbox that is subscribed to.
-func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
-	parallel(t)
-	h, other := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
-	storeCfg := quickStore()
-	storeCfg.MaxAttempts = 1
-	s, dispatched := storeOn(t, h, storeCfg), storeOn(t, other, storeCfg)
-	dispatching(t, dispatched, quickDispatcher(map[string]queue.Handler{
-		"dispatched": {Handle: func(ctx context.Context, _ *queue.Message) error { return wrongKind(ctx, other) }},
-	}))
-	called := make(chan bool, 1000)
-	wrong := func(msg *message.Message) error { called <- true; return wrongKind(msg.Context(), h) }
-	sub, err := queue.NewSubscriber(s, queue.SubscriberConfig{PollInterval: 20 * time.Millisecond}, nil)
-	require.NoError(t, err)
-	cfg := subscribing(quickConfig())
-	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
-	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)...)
-		r.AddConsumerHandler("routed", "routed", sub, func(msg *message.Message) error { return wrongKind(msg.Context(), h) })
-		r.AddConsumerHandler("outboxed", "outboxed", startSubscriber(t, h, cfg), wrong)
-	})
-	storeAll(t, dispatched, items("dispatched", 1)...)
-	storeAll(t, s, items("routed", 1)...)
-	h.publish(t, "outboxed", "", "order")
-	for range 3 {
-		within(t, "it is called again", called)
-	}
-	assert.LessOrEqual(t, h.count(t, "select attempts from outbox"), 1, "the first blocks the key")
-	for topic, s := range map[string]*queue.Store{"dispatched": dispatched, "routed": s} {
-		msg := untilMessage(t, s, itemID(topic, 0), "waits", func(msg queue.Message) bool {
-			return msg.LastError != "" && !msg.DueAt.IsZero()
-		})
-		assert.Equal(t, queue.Processing, msg.State, topic)
-		assert.Zero(t, msg.Attempts, topic)
-		assert.Contains(t, msg.LastError, outbox.ErrTxKind.Error(), topic)
-	}
-}
-
 // TestKeyHasTheContextOfItsMessage even when Key is called because OnBegin failed.
 func TestKeyHasTheContextOfItsMessage(t *testing.T) {
 	h := onPgx(t)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -226,16 +225,11 @@ func TestRoleOfTheQueue(t *testing.T) {
 	parallel(t)
 	url := newMigratedDatabase(t)
 	admin := newPgxHandle(t, url)
-	role := "queue_" + strings.ReplaceAll(queue.NewOwner().String(), "-", "")
-	admin.exec(t, "create role "+role)
-	defer func() {
-		admin.exec(t, "drop owned by "+role)
-		admin.exec(t, "drop role "+role)
-	}()
+	role := newRole(t, admin)
 	admin.exec(t, "grant select, insert, update, delete on inbox_queue to "+role)
 	admin.exec(t, "grant usage, select on sequence inbox_queue_id_seq to "+role)
 	admin.exec(t, "grant select on outbox_topics to "+role)
-	h := pgxHandle(t, "limited", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["role"] = role })
+	h := newPgxHandle(t, url+"&role="+role)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "role", owner: queue.NewOwner()}
 	id := x.has(t, "a")
 	settles(t, 1)(x.store.Release(t.Context(), x.owner, id))

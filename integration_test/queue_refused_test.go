@@ -69,15 +69,6 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			install: atCommit(`NEW.owner IS NOT NULL`), detached: true,
 			left: `state = 'processing' AND owner IS NULL`, once: true,
 		},
-		"claim in a function": {
-			install: strings.Replace(trigger(`NEW.owner IS NOT NULL`), `RAISE EXCEPTION 'refused' USING ERRCODE = 'P0001'`,
-				`PERFORM * FROM of_nobody`, 1),
-			left: `state = 'processing'`, once: true,
-		},
-		"ack 40001 detached": {
-			install: strings.Replace(trigger(`NEW.state = 'done'`), "P0001", "40001", 1),
-			left:    `state = 'processing'`, detached: true, once: true,
-		},
 		"claim swallowed": {
 			install: swallows(`NEW.owner IS NOT NULL`),
 			left:    `state = 'processing'`, once: true,

@@ -232,7 +232,7 @@ func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(
 // statementCounter is a tracer that counts statements that contain a text.
 type statementCounter struct {
 	text  string
-	first func() // called before the first one, if not nil
+	first func(ctx context.Context) // called before the first one, if not nil
 	n     atomic.Int64
 }
 
@@ -242,7 +242,7 @@ func (c *statementCounter) TraceQueryStart(
 	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
 ) context.Context {
 	if strings.Contains(data.SQL, c.text) && c.n.Add(1) == 1 && c.first != nil {
-		c.first()
+		c.first(ctx)
 	}
 	return ctx
 }
