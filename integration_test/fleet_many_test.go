@@ -40,9 +40,10 @@ func TestFleetManyDatabases(t *testing.T) {
 	runGroup(t, f, broker, cfg, log)
 	hung.publish(t, "events", "", "before")
 	broker.arrives(t, "before")
+	eventually(t, func() bool { return hung.asleep(t) }, "it sleeps")
 	proxy.delay.Store(int64(time.Hour))
 	waits := proxy.waits.Load()
-	eventually(t, func() bool { return proxy.waits.Load() > waits }, "a statement waits for a reply")
+	eventually(t, func() bool { return proxy.waits.Load() > waits }, "a poll waits for a reply")
 	hung.publish(t, "events", "", "meanwhile")
 
 	for _, gone := range all[2:5] {
