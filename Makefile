@@ -77,7 +77,8 @@ mutants: ## break one rule after another, and print which test or seed of the mo
 test: check-format ## test each promise once, in minutes; lists what it left out (TESTARGS='-run Name')
 	@.ci/tests first $(TESTARGS)
 
-test-rest: vet ## run what the last make test left out, and build each module on its own, as its users do
+test-rest: ## run what the last make test left out, and build each module on its own, as its users do
+	@.ci/tests make vet
 	@.ci/tests rest
 
 test-all: ## all tests: make test, then test-rest (TESTARGS='-run Name')
