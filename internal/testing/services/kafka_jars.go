@@ -92,7 +92,7 @@ func resolveJars(ctx context.Context, dir, log string, opts Options) error {
 		"-DincludeScope=runtime", "-DoutputDirectory="+dir)
 	cmd.SysProcAttr = childAttributes(nil, syscall.SIGTERM)
 	if err := runLogged(ctx, cmd, out); err != nil {
-		return fmt.Errorf("maven (its log: %s): %w", log, err)
+		return lacking(fmt.Errorf("maven (its log: %s): %w", log, err))
 	}
 	return nil
 }

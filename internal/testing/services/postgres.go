@@ -36,11 +36,17 @@ type Postgres struct {
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	return startPostgres(ctx, opts, func(ctx context.Context, p *Postgres, bin, data string) error {
 		initial, err := p.initialData(ctx, bin)
-		if err != nil {
-			return err
+		if err != nil { // for example because there is no cache folder
+			return p.initdb(ctx, bin, data)
 		}
 		return errors.Join(os.CopyFS(data, os.DirFS(initial)), os.Chmod(data, 0o700), p.account.ownAll(data))
 	})
+}
+
+var initdbArgs = []string{"-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"}
+
+func (p *Postgres) initdb(ctx context.Context, bin, data string) error {
+	return p.run(ctx, exec.Command(filepath.Join(bin, "initdb"), append([]string{"-D", data}, initdbArgs...)...))
 }
 
 // initialData returns a data folder as initdb leaves it, from the user's cache folder: copying it takes a twentieth of
@@ -54,12 +60,11 @@ func (p *Postgres) initialData(ctx context.Context, bin string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	args := []string{"-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"}
-	origin := sha256.Sum256(fmt.Append(nil, bin, version, args))
+	origin := sha256.Sum256(fmt.Append(nil, bin, version, initdbArgs))
 	return cached(ctx, root, fmt.Sprintf("initdb-%x", origin[:8]), func(dir string) error {
 		data := filepath.Join(p.folder.path, "initial")
 		defer os.RemoveAll(data)
-		if err := p.run(ctx, exec.Command(filepath.Join(bin, "initdb"), append(args, "-D", data)...)); err != nil {
+		if err := p.initdb(ctx, bin, data); err != nil {
 			return err
 		}
 		return os.CopyFS(dir, os.DirFS(data))
