@@ -36,13 +36,13 @@ func TestFleetManyDatabases(t *testing.T) {
 	broker, log := newFakeBroker(), newLogCapture(t)
 	cfg := quickGroup()
 	cfg.Forwarder.QueryTimeout = time.Hour // whoever waits for the hung database waits longer than this test
-	f := runFleet(t, r.Discover, fleet.Config{RefreshInterval: 50 * time.Millisecond}, log)
+	f := runFleet(t, r.Discover, fleet.Config{RefreshInterval: 50 * time.Millisecond, MaxConns: 8}, log)
 	runGroup(t, f, broker, cfg, log)
 	hung.publish(t, "events", "", "before")
 	broker.arrives(t, "before")
 	eventually(t, func() bool { return hung.asleep(t) }, "it sleeps")
-	proxy.delay.Store(int64(time.Hour))
 	waits := proxy.waits.Load()
+	proxy.delay.Store(int64(time.Hour))
 	eventually(t, func() bool { return proxy.waits.Load() > waits }, "a poll waits for a reply")
 	hung.publish(t, "events", "", "meanwhile")
 

@@ -3,11 +3,13 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -361,6 +363,36 @@ func TestFrozenStarter(t *testing.T) {
 	eventually(t, func() bool {
 		return value[time.Time](t, h, "select expires_at from outbox_forwarders").After(expiry.Add(time.Second))
 	}, "the lease is renewed")
+}
+
+// TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
+func TestCleanUpGoesOn(t *testing.T) {
+	parallel(t)
+	seen := &statementLog{}
+	h := pgxHandle(t, "seen", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = seen })
+	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
+		select i, 'orders', 'x', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 5000) i`)
+	h.exec(t, "insert into outbox (uuid, topic, payload, published_at) values ('young', 'orders', 'x', now())")
+	clean := sqltext.Tables{}.Render(sqltext.CleanPublished)
+	var began []int64 // the ids at which clean-ups began
+	read := func() int {
+		for _, s := range seen.take() {
+			i := slices.IndexFunc(s.Args, func(arg any) bool { _, ok := arg.(int64); return ok })
+			if s.SQL == clean && i >= 0 {
+				began = append(began, s.Args[i].(int64))
+			}
+		}
+		return len(began)
+	}
+	cfg := quickConfig()
+	cfg.CleanInterval = 20 * time.Millisecond
+	startForwarder(t, h, cfg)
+	h.reaches(t, 1, "old messages are deleted", "select count(*) from outbox")
+	walked := read()
+	eventually(t, func() bool { return read() > walked+5 }, "it reads again")
+	for _, id := range began[walked+1:] {
+		assert.GreaterOrEqual(t, id, int64(4000), "it began at the start again: %v", began)
+	}
 }
 
 // TestRetentionOfTopics: a forwarder deletes messages of its own topics only.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,4 +181,46 @@ func TestPubSubOfForwarder(t *testing.T) {
 	drain, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	require.NoError(t, f.Drain(drain))
+}
+
+func TestSubscribersOfATopicShareIt(t *testing.T) {
+	h := onPgx(t)
+	s := newSubscriber(t, h, sharing(quickConfig()))
+	var mu sync.Mutex
+	var order = map[string][]string{}
+	count, total := make([]int, 3), 0
+	all := make(chan struct{})
+	var readers sync.WaitGroup
+	for i := range count {
+		messages, err := s.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		readers.Go(func() {
+			for msg := range messages {
+				mu.Lock()
+				key := msg.Metadata[outbox.MetadataKey]
+				order[key] = append(order[key], string(msg.Payload))
+				count[i]++
+				if total++; total == 600 {
+					close(all)
+				}
+				mu.Unlock()
+				msg.Ack()
+			}
+		})
+	}
+	h.reaches(t, 3, "each has lanes", "select count(distinct owner) from outbox_lanes where owner is not null")
+	for i := range 60 {
+		h.publish(t, "orders", "key-"+itoa(i), numbered("", 1, 10)...)
+	}
+	within(t, "all messages arrive", all)
+	require.NoError(t, s.Close())
+	readers.Wait()
+	for key, got := range order {
+		assert.Equal(t, numbered("", 1, 10), got, key)
+	}
+	assert.Equal(t, 600, total)
+	for i, n := range count {
+		assert.NotZero(t, n, "subscriber %d", i)
+	}
+	assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
 }

@@ -140,14 +140,6 @@ func TestDrainOfAPoisonMessage(t *testing.T) {
 	assert.Equal(t, errOdd.Error(), value[string](t, h, "select last_error from outbox where attempts > 0"))
 }
 
-// attempts returns the number of attempts of these messages.
-func attempts(b *fakeBroker, payloads []string) (n int) {
-	for _, p := range payloads {
-		n += b.triedTimes(p)
-	}
-	return n
-}
-
 // TestWatermillAMQPWithoutConnectionChargesNothing: its publisher returns no verdict when it is not connected, but a
 // method reports it. The message is the only one, so nothing else would show it.
 func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {

@@ -207,15 +207,19 @@ func TestStoresKeepPlans(t *testing.T) {
 		return column[time.Time](t, h, "SELECT prepare_time FROM pg_prepared_statements WHERE statement = $1",
 			sqltext.Tables{}.Render(statement))
 	}
-	round("first")
-	acks := prepared(sqltext.AckMessages)
-	round("second")
-	assert.Equal(t, acks, prepared(sqltext.AckMessages), "acks were prepared again")
-	for what, statement := range map[string]string{
+	statements := map[string]string{
 		"Enqueue": sqltext.EnqueueMessages, "Claim": sqltext.ClaimPages, "Ack": sqltext.AckMessages,
 		"Abandon": sqltext.AbandonMessages, "Fail": sqltext.FailMessages, "Release": sqltext.ReleaseMessages,
-	} {
-		assert.Len(t, prepared(statement), 1, what)
+	}
+	first := map[string][]time.Time{}
+	round("first")
+	for what, statement := range statements {
+		first[what] = prepared(statement)
+		assert.Len(t, first[what], 1, what)
+	}
+	round("second")
+	for what, statement := range statements {
+		assert.Equal(t, first[what], prepared(statement), "%s was prepared again", what)
 	}
 }
 
