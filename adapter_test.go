@@ -42,7 +42,9 @@ func TestConstructorsNameWhatIsBad(t *testing.T) {
 		"NewPublisher zero": func() error { _, err := NewPublisher(&DB{}, PublisherConfig{}, nil); return err },
 		"Decorator":         func() error { _, err := Decorator(nil, PublisherConfig{}, nil); return err },
 		"InTx":              func() error { return InTx(t.Context(), nil, func(context.Context) error { return nil }) },
-		"InTx zero":         func() error { return InTx(t.Context(), &DB{}, func(context.Context) error { return nil }) },
+		"InTx zero": func() error {
+			return InTx(t.Context(), &DB{}, func(context.Context) error { return nil })
+		},
 	} {
 		if err := fn(); !errors.Is(err, ErrNoDB) {
 			t.Errorf("%s of nothing: %v", name, err)

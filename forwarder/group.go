@@ -205,8 +205,8 @@ func (g *Group) start(ctx context.Context, d *database, now time.Time) {
 	g.scheduler.Go(d.Database, func() { g.run(ctx, d) })
 }
 
-// makeRoom stops as many forwarders as databases are waiting: first the idle ones, then those that have had their turn.
-// A forwarder that cleans up is not idle, and gets a whole turn for it. mu must be held.
+// makeRoom stops one forwarder for each waiting database: first the idle ones, then those that have had their turn. A
+// forwarder that cleans up is not idle, and gets a whole turn for it. mu must be held.
 func (g *Group) makeRoom(now time.Time) {
 	type candidate struct {
 		d     *database

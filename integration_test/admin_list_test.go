@@ -459,7 +459,7 @@ func TestQueueActs(t *testing.T) {
 // TestADelayedMessageIsAsOldAsItsDueTime: its age starts when it is due, not when it was stored.
 func TestADelayedMessageIsAsOldAsItsDueTime(t *testing.T) {
 	h := onPgx(t)
-	storeAll(t, newStore(t, h, queue.StoreConfig{}), items("letters", 1)...)
+	storeAll(t, storeOn(t, h, queue.StoreConfig{}), items("letters", 1)...)
 	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '1 hour', due_at = now() - interval '1 minute'")
 	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)

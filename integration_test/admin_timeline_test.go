@@ -275,7 +275,7 @@ const dueNow = `UPDATE inbox_queue SET due_at = now(), locked_until = now() - in
 func TestTimelineOfTheQueue(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
-		s := newStore(t, h, queue.StoreConfig{MaxAttempts: 2})
+		s := storeOn(t, h, queue.StoreConfig{MaxAttempts: 2})
 		_, err := s.Enqueue(t.Context(), item("shop", "bad"), item("shop", "good"))
 		require.NoError(t, err)
 		owner, bad := queue.NewOwner(), queue.ID{Source: "shop", MessageID: "bad"}
@@ -334,7 +334,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 // TestDeathsInTheQueue: a timeline shows when and why a message died without a failed attempt.
 func TestDeathsInTheQueue(t *testing.T) {
 	h := onPgx(t)
-	s, owner, a := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), newAdmin(t, h)
+	s, owner, a := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner(), newAdmin(t, h)
 	late := item("shop", "late")
 	late.ExpiresAt = time.Now().Add(time.Hour)
 	_, err := s.Enqueue(t.Context(), late, item("shop", "failed"), item("shop", "marked"))
@@ -362,7 +362,7 @@ func TestDeathsInTheQueue(t *testing.T) {
 func TestHistoryOfTheQueueIsBounded(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	s, owner := newStore(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
+	s, owner := storeOn(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
 	_, err := s.Enqueue(t.Context(), item("shop", "bad"))
 	require.NoError(t, err)
 	for i := range 30 {

@@ -68,7 +68,7 @@ func TestClientClockOff(t *testing.T) {
 
 func clockStore(t testing.TB, h handle) *queue.Store {
 	t.Helper()
-	return newStore(t, h, queue.StoreConfig{
+	return storeOn(t, h, queue.StoreConfig{
 		Backoff: outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}, Retention: 30 * time.Minute,
 	})
 }
@@ -81,7 +81,7 @@ func clockOfLeases(t *testing.T, h handle) {
 		n, err := store.ReapExpired(t.Context())
 		settles(t, want)(n, err)
 	}
-	enqueued(t, store, item("clock", "lease"))
+	storeAll(t, store, item("clock", "lease"))
 	for range 2 { // claimed when stored, and again when due
 		require.Len(t, claimed(t, store, owner, 1), 1) // for a minute
 		h.passes(t, 30*time.Second)
@@ -115,7 +115,7 @@ func clockOfWaits(t *testing.T, h handle) {
 		}
 		require.Len(t, claimed(t, store, owner, 1), 1)
 	}
-	enqueued(t, store, it)
+	storeAll(t, store, it)
 	comes(0)
 	settles(t, 1)(store.Abandon(ctx, owner, "", 0, it.ID))
 	comes(time.Hour)
@@ -128,7 +128,7 @@ func clockOfWaits(t *testing.T, h handle) {
 	comes(0)
 
 	settles(t, 1)(store.Ack(ctx, owner, it.ID))
-	enqueued(t, store, item("clock", "marked"))
+	storeAll(t, store, item("clock", "marked"))
 	require.NoError(t, store.MarkProcessed(ctx, item("clock", "marked").ID))
 	remembered := func(want int64) {
 		t.Helper()
@@ -151,7 +151,7 @@ func clockOfItems(t *testing.T, h handle) {
 		now.Add(some)
 	expiring := item("clock", "expiring")
 	expiring.DueAt, expiring.ExpiresAt = now.Add(some/2), now.Add(some)
-	enqueued(t, store, past, soon, over, lasting, expiring)
+	storeAll(t, store, past, soon, over, lasting, expiring)
 	ids := func(msgs []queue.Message) (list []string) {
 		for _, msg := range msgs {
 			list = append(list, msg.MessageID)
@@ -160,7 +160,7 @@ func clockOfItems(t *testing.T, h handle) {
 	}
 	require.ElementsMatch(t, []string{"past", "lasting"}, ids(claimed(t, store, owner, 10)))
 	assert.Equal(t, queue.Dead, got(t, store, over.ID).State, "a claim reaps now and then")
-	enqueued(t, store, soon) // again
+	storeAll(t, store, soon) // again
 	require.Empty(t, claimed(t, store, owner, 10))
 	h.passes(t, some+time.Second)
 	require.Equal(t, []string{"soon"}, ids(claimed(t, store, owner, 10)))
@@ -169,9 +169,9 @@ func clockOfItems(t *testing.T, h handle) {
 	assert.Equal(t, queue.Dead, got(t, store, expiring.ID).State)
 	later := item("clock", "later")
 	later.DueAt = h.now(t).Add(some)
-	enqueued(t, store, later)
+	storeAll(t, store, later)
 	later.DueAt = time.Time{}
-	enqueued(t, store, later) // now it is due
+	storeAll(t, store, later) // now it is due
 	require.Equal(t, []string{"later"}, ids(claimed(t, store, owner, 10)))
 
 	delayed := message.NewMessage("delayed", nil)

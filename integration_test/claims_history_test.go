@@ -397,7 +397,7 @@ func TestHistoryOfAQueue(t *testing.T) {
 	var asked atomic.Int64
 	newest := func() string { return fmt.Sprintf("%04d", asked.Add(1)/6) }
 	recent := func() string { return fmt.Sprintf("%04d", max(0, asked.Load()/6+1-rand.Int64N(3))) }
-	store := newStore(t, h, queue.StoreConfig{MaxAttempts: historyAttempts, Backoff: outbox.Backoff{Initial: -1}})
+	store := storeOn(t, h, queue.StoreConfig{MaxAttempts: historyAttempts, Backoff: outbox.Backoff{Initial: -1}})
 	var group errgroup.Group
 	const workers = 6
 	for i := range workers {

@@ -27,11 +27,11 @@ import (
 // since.
 func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
 	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-	enqueued(t, store, numberedItems("shop", 3)...)
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
+	storeAll(t, store, numberedItems("shop", 3)...)
 	settles(t, 3)(store.Release(t.Context(), owner, idsOf(claimed(t, store, owner, 3))...)) // it reaps
 	h.exec(t, "update inbox_queue set crashes = 1 where message_id = '000002'")
-	enqueued(t, store, item("shop", "ready"))
+	storeAll(t, store, item("shop", "ready"))
 	h.exec(t, "update inbox_queue set expires_at = clock_timestamp()")
 	assert.Empty(t, claimed(t, store, owner, 10))
 }
@@ -113,9 +113,9 @@ func TestExpiredMessageOfAnotherIsNotMarkedDead(t *testing.T) {
 // that it knows of nor those of others.
 func TestLostClaimsAreOnlyUnknownOnes(t *testing.T) {
 	h := onPgx(t)
-	store, mine, other := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), queue.NewOwner()
+	store, mine, other := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner(), queue.NewOwner()
 	for _, due := range []bool{false, true} {
-		enqueued(t, store, numberedItems("shop", 6)...)
+		storeAll(t, store, numberedItems("shop", 6)...)
 		if due {
 			settles(t, 6)(store.Release(t.Context(), mine, idsOf(claimed(t, store, mine, 6))...))
 		}
@@ -133,7 +133,7 @@ func TestLostClaimsAreOnlyUnknownOnes(t *testing.T) {
 // TestActsLeaveWhatIsWorkedOn: an operator's act changes no claimed message.
 func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	all := admin.Filter{In: admin.Queue, All: true}
 	for name, act := range map[string]struct {
 		do    func(context.Context, admin.Action) (admin.Result, error)
@@ -152,7 +152,7 @@ func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 			newAdmin(t, h).RetryNow, admin.Delayed, "update inbox_queue set due_at = clock_timestamp() + interval '1 hour'",
 		},
 	} {
-		enqueued(t, store, numberedItems("shop", 2)...)
+		storeAll(t, store, numberedItems("shop", 2)...)
 		msgs := claimed(t, store, owner, 1)
 		require.Len(t, msgs, 1)
 		if act.make != "" {
@@ -179,7 +179,7 @@ func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
 	h, gate := newStatementGate(t, url)
 	defer gate.releaseAll()
 	far := newPgxHandle(t, url)
-	store := newStore(t, far, queue.StoreConfig{})
+	store := storeOn(t, far, queue.StoreConfig{})
 	x := ibx{handle: far, store: store, name: "shop", owner: queue.NewOwner()}
 	isDead(t, x, "a")
 	change := gate.hold(sqltext.Queue.Act["requeue"], 0)
@@ -380,12 +380,12 @@ func TestLockOfAnotherTransactionEndsNoLease(t *testing.T) {
 func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 	h := onPgx(t)
 	for range 3 {
-		store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+		store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 		for i := range 3 { // the cursor advances, and the next full read is far off
-			enqueued(t, store, item("before", fmt.Sprint(i)))
+			storeAll(t, store, item("before", fmt.Sprint(i)))
 			require.Len(t, claimed(t, store, owner, 10), 1)
 		}
-		enqueued(t, store, numberedItems("shop", 3)...)
+		storeAll(t, store, numberedItems("shop", 3)...)
 		end := openTx(t, h, func(ctx context.Context) error {
 			for range 2 {
 				msgs, err := store.Claim(ctx, queue.Claim{Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 10})
@@ -406,8 +406,8 @@ func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 // of it can be claimed.
 func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
 	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-	enqueued(t, store, item("shop", "a"))
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
+	storeAll(t, store, item("shop", "a"))
 	settles(t, 1)(store.Ack(t.Context(), owner, idsOf(claimed(t, store, owner, 1))...))
 	row := "select (to_jsonb(q) - 'last_seen_at')::text from inbox_queue q where message_id = 'a'"
 	before, seen := value[string](t, h, row), got(t, store, item("shop", "a").ID).LastSeenAt
@@ -415,7 +415,7 @@ func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
 	it.Topic, it.Key, it.Payload, it.Metadata, it.Hash = "other", "key", []byte("new"), map[string]string{"k": "v"},
 		[]byte("hash")
 	it.DueAt, it.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(time.Hour)
-	enqueued(t, store, item("shop", "b"), it)
+	storeAll(t, store, item("shop", "b"), it)
 	assert.Equal(t, before, value[string](t, h, row))
 	assert.True(t, got(t, store, it.ID).LastSeenAt.After(seen))
 }
@@ -424,7 +424,7 @@ func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
 // whatever their IDs are and however many statements it takes.
 func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
 	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	all := numberedItems("shop", 300)
 	for i := range all { // not in the order of their IDs, and some of them known already
 		j := (i * 7) % len(all)
@@ -432,7 +432,7 @@ func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
 	}
 	_, err := store.AlreadyProcessed(t.Context(), all[17].ID, nil)
 	require.NoError(t, err)
-	enqueued(t, store, append(slices.Clone(all), all[5])...) // and one of them twice
+	storeAll(t, store, append(slices.Clone(all), all[5])...) // and one of them twice
 	want := make([]string, 0, len(all))
 	for i, it := range all {
 		if i != 17 {

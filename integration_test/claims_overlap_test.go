@@ -184,7 +184,7 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 		for _, commit := range []bool{true, false} {
 			name := fmt.Sprintf("%s, %s", o.name, map[bool]string{true: "committed", false: "rolled back"}[commit])
 			t.Run(name, func(t *testing.T) {
-				x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: name, owner: queue.NewOwner()}
+				x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: name, owner: queue.NewOwner()}
 				if o.before != nil {
 					o.before(t, x, "a")
 				}
@@ -249,7 +249,7 @@ func TestSQLOfOtherLanguagesStoresOverASeenMessage(t *testing.T) {
 	require.True(t, found)
 	sql = "INSERT INTO" + strings.ReplaceAll(sql, "//", "")
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	_, err = store.AlreadyProcessed(t.Context(), queue.ID{Source: "billing", MessageID: "4711"}, nil)
 	require.NoError(t, err)
 	for range 2 {
@@ -272,7 +272,7 @@ func TestMarkBesideAnEnqueue(t *testing.T) {
 	h := onPgx(t)
 	for _, commit := range []bool{true, false} {
 		x := ibx{
-			handle: h, store: newStore(t, h, queue.StoreConfig{}), name: fmt.Sprint("mark ", commit), owner: queue.NewOwner(),
+			handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: fmt.Sprint("mark ", commit), owner: queue.NewOwner(),
 		}
 		end := openTx(t, h, func(ctx context.Context) error { return putOther(ctx, x, "a") })
 		require.ErrorIs(t, x.store.MarkProcessed(t.Context(), x.id("a")), queue.ErrNotFound)

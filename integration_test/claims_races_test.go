@@ -29,7 +29,7 @@ func TestClaimedOnceByMany(t *testing.T) {
 	var group errgroup.Group
 	handles := openHandles(t, url)
 	for i := range 8 {
-		store, owner := newStore(t, handles[i%len(handles)], queue.StoreConfig{}), queue.NewOwner()
+		store, owner := storeOn(t, handles[i%len(handles)], queue.StoreConfig{}), queue.NewOwner()
 		group.Go(func() error {
 			for deadline := time.Now().Add(patience); !claimedAll(); {
 				msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 40})
@@ -52,10 +52,10 @@ func TestClaimedOnceByMany(t *testing.T) {
 			return nil
 		})
 	}
-	writer := newStore(t, handles[0], queue.StoreConfig{})
+	writer := storeOn(t, handles[0], queue.StoreConfig{})
 	all := numberedItems("shop", n)
 	for i := 0; i < n; i += 100 {
-		enqueued(t, writer, all[i:i+100]...)
+		storeAll(t, writer, all[i:i+100]...)
 	}
 	require.NoError(t, group.Wait())
 	for id, k := range times {
@@ -67,7 +67,7 @@ func TestClaimedOnceByMany(t *testing.T) {
 // transaction or not, change nothing and return an error. Until the expired lease is reaped, they still count.
 func TestStaleOwnerChangesNothing(t *testing.T) {
 	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "stale", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "stale", owner: queue.NewOwner()}
 	x.has(t, "late")
 	x.lapse(t, "late")
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("late")))
@@ -108,7 +108,7 @@ func (x ibx) claimDueOf(t testing.TB, owner queue.Owner) (msgs []queue.Message) 
 // TestBatchWithTwins: the same ID twice in a call is one message with the later content.
 func TestBatchWithTwins(t *testing.T) {
 	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "twins", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "twins", owner: queue.NewOwner()}
 	first, second := x.item("a"), x.item("a")
 	second.Payload, second.Topic = []byte("second"), "other"
 	want := []queue.EnqueueResult{
@@ -123,7 +123,7 @@ func TestBatchWithTwins(t *testing.T) {
 func TestOverlappingBatches(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	all := numberedItems("shop", 1000)
 	var group errgroup.Group
 	for i := range 8 {
@@ -146,7 +146,7 @@ func TestOverlappingBatches(t *testing.T) {
 // waits nor changes anything.
 func TestEnqueueOfARunningMessage(t *testing.T) {
 	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "running", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "running", owner: queue.NewOwner()}
 	id := x.has(t, "a")
 	copied := x.item("a")
 	copied.Payload = []byte("copy")
@@ -175,10 +175,10 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 // order of their rows, do not deadlock.
 func TestAckAgainstEnqueue(t *testing.T) {
 	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
+	store, owner := storeOn(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
 	all := numberedItems("shop", 300)
 	for i := len(all) - 1; i >= 0; i -= 50 { // ids opposite to the order of the rows
-		enqueued(t, store, all[i-49:i+1]...)
+		storeAll(t, store, all[i-49:i+1]...)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -216,10 +216,10 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
 	shortLeases(t, h)
-	store := newStore(t, h, queue.StoreConfig{MaxAttempts: -1, Backoff: outbox.Backoff{Initial: -1}})
+	store := storeOn(t, h, queue.StoreConfig{MaxAttempts: -1, Backoff: outbox.Backoff{Initial: -1}})
 	all := numberedItems("shop", 10_000)
 	slices.Reverse(all)
-	enqueued(t, store, all...)
+	storeAll(t, store, all...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	reaping, giveUp := context.WithTimeout(t.Context(), patience) // until a message has been reaped

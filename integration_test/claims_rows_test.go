@@ -26,7 +26,7 @@ import (
 // lose the rest.
 func TestClaimHasRoomForPayloads(t *testing.T) {
 	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	const n, size = 40, 10_000
 	items := make([]queue.Item, n)
 	for i := range items {
@@ -160,12 +160,6 @@ func numberedItems(source string, n int) []queue.Item {
 	return all
 }
 
-func enqueued(t testing.TB, store *queue.Store, items ...queue.Item) {
-	t.Helper()
-	_, err := store.Enqueue(t.Context(), items...)
-	require.NoError(t, err)
-}
-
 // idsOf returns the IDs of messages.
 func idsOf(msgs []queue.Message) []queue.ID {
 	ids := make([]queue.ID, len(msgs))
@@ -205,7 +199,7 @@ func openTx(t testing.TB, h handle, fn func(ctx context.Context) error) (end fun
 // immediately, even if the transaction was open for longer than the cursor waits for it.
 func TestLateEnqueueIsClaimed(t *testing.T) {
 	h := onPgx(t)
-	store, writer, owner := newStore(t, h, queue.StoreConfig{}), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	store, writer, owner := storeOn(t, h, queue.StoreConfig{}), storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	for _, open := range []time.Duration{0, 1500 * time.Millisecond} {
 		name := fmt.Sprint("late ", open)
 		end := openTx(t, h, func(ctx context.Context) error {
@@ -213,7 +207,7 @@ func TestLateEnqueueIsClaimed(t *testing.T) {
 			return err
 		})
 		began := time.Now()
-		enqueued(t, writer, numberedItems(name, 5000)...)
+		storeAll(t, writer, numberedItems(name, 5000)...)
 		for done := 0; done < 5000 || time.Since(began) < open; {
 			msgs := claimed(t, store, owner, 500)
 			n, err := store.Ack(t.Context(), owner, idsOf(msgs)...)
@@ -257,11 +251,11 @@ func TestSeenAgainIsNotLost(t *testing.T) {
 				continue // another worker has it
 			}
 			source := fmt.Sprint(name, commit)
-			store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-			enqueued(t, store, item(source, "locked"))
+			store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
+			storeAll(t, store, item(source, "locked"))
 			end := openTx(t, h, func(ctx context.Context) error { return lock(ctx, store, item(source, "locked").ID) })
 			for i := range 5 { // the cursor advances
-				enqueued(t, store, item(source, fmt.Sprint(i)))
+				storeAll(t, store, item(source, fmt.Sprint(i)))
 				require.Len(t, claimed(t, store, owner, 10), 1)
 			}
 			end(commit)
@@ -279,7 +273,7 @@ func TestNothingGoesBackToReady(t *testing.T) {
 		then raise 'it goes back to ready: % %', old, new; end if; return new; end $$`)
 	h.exec(t, `create trigger no_way_back before update on inbox_queue for each row execute function no_way_back()`)
 	ctx, owner := t.Context(), queue.NewOwner()
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	x := ibx{handle: h, store: store, name: "back", owner: owner}
 	for i, back := range []func(id queue.ID) error{
 		func(id queue.ID) error { _, err := store.Release(ctx, owner, id); return err },
@@ -301,8 +295,8 @@ func TestNothingGoesBackToReady(t *testing.T) {
 		x.exec(t, "delete from inbox_queue")
 	}
 	x.processed(t, "seen", nil)
-	enqueued(t, store, x.item("seen"), x.item("twice"))
-	enqueued(t, store, x.item("twice"))
+	storeAll(t, store, x.item("seen"), x.item("twice"))
+	storeAll(t, store, x.item("twice"))
 	assert.Equal(t, "true", x.column(t, "twice", "due_at is not null"))
 	assert.Len(t, claimed(t, store, owner, 10), 2)
 }
@@ -328,7 +322,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, $1::int) i`, others)
 	h.exec(t, "ANALYZE inbox_queue")
 	all, pages := sqltext.Tables{}.Render(sqltext.ClaimTopics), sqltext.Tables{}.Render(sqltext.ClaimPages)
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	seen.take()
 	began := time.Now()
 	msgs := claimed(t, store, owner, others)
@@ -370,7 +364,7 @@ func TestAPageWithoutRoomIsReadAgain(t *testing.T) {
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, payload)
 		SELECT 'shop', i, CASE WHEN i <= $1::int THEN 'large' ELSE 'paused' END, 'processing',
 			convert_to(repeat('x', $2::int), 'UTF8') FROM generate_series(1, 25000) i`, large, size)
-	store, owner, came := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), 0
+	store, owner, came := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner(), 0
 	for came < large {
 		msgs, err := store.Claim(t.Context(), queue.Claim{
 			Owner: owner, LeaseTTL: time.Minute, Limit: 100, MaxBytes: 2*size + size/2,
@@ -426,7 +420,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 // expired.
 func TestReapLeavesWhatIsHandled(t *testing.T) {
 	h := onPgx(t)
-	s, owner := newStore(t, h, quickStore()), queue.NewOwner()
+	s, owner := storeOn(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 2)...)
 	require.Len(t, claimed(t, s, owner, 2), 2)
 	h.exec(t, `UPDATE inbox_queue SET expires_at = now() - interval '1 hour' WHERE message_id = 'orders-1'`)

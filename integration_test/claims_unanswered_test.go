@@ -177,7 +177,7 @@ const lockWaits = "select count(*) from pg_stat_activity where datname = current
 // TestSettlingARenewedMessage: a message is settled even if its row changes while the settlement waits for it.
 func TestSettlingARenewedMessage(t *testing.T) {
 	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	for name, settle := range map[string]func(ids ...queue.ID) (int, error){
 		"ack": func(ids ...queue.ID) (int, error) { return store.Ack(t.Context(), owner, ids...) },
 		"abandon": func(ids ...queue.ID) (int, error) {
@@ -186,7 +186,7 @@ func TestSettlingARenewedMessage(t *testing.T) {
 		"fail":    func(ids ...queue.ID) (int, error) { return store.Fail(t.Context(), owner, "", ids...) },
 		"release": func(ids ...queue.ID) (int, error) { return store.Release(t.Context(), owner, ids...) },
 	} {
-		enqueued(t, store, item(name, "a"), item(name, "b"), item(name, "c"))
+		storeAll(t, store, item(name, "a"), item(name, "b"), item(name, "c"))
 		ids := idsOf(claimed(t, store, owner, 3))
 		require.Len(t, ids, 3)
 		end := openTx(t, h, func(ctx context.Context) error {
@@ -246,7 +246,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 		})
 	}
 	openFirst, openLast := gate("0"), gate("b")
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	gated := []queue.Item{item("shop", "0"), item("shop", "a"), item("shop", "b")}
 	for i := range gated {
 		gated[i].Topic = "gated"
@@ -254,7 +254,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 	var group errgroup.Group
 	group.Go(func() error { _, err := store.Enqueue(t.Context(), gated...); return err })
 	eventually(t, func() bool { return h.count(t, lockWaits) == 1 }, "the batch has begun, and seen nothing")
-	enqueued(t, store, item("shop", "b"), item("shop", "a")) // ids opposite to the order of the rows
+	storeAll(t, store, item("shop", "b"), item("shop", "a")) // ids opposite to the order of the rows
 	ids := idsOf(claimed(t, store, owner, 2))
 	openFirst(true)
 	h.reaches(t, 1, "it has locked a", "select count(*) from pg_locks where locktype = 'advisory' and granted "+

@@ -121,9 +121,8 @@ func TestExpiredAndAbandonedMessagesAreSaidToDie(t *testing.T) {
 		require.NoError(t, err)
 	})
 	die("dispatched", func() {
-		cfg := quickDispatcher(map[string]queue.Handler{"dispatched": {Handle: func(context.Context, *queue.Message) error {
-			return errHandler
-		}}})
+		fails := func(context.Context, *queue.Message) error { return errHandler }
+		cfg := quickDispatcher(map[string]queue.Handler{"dispatched": {Handle: fails}})
 		cfg.Service = "shop"
 		d, err := queue.NewDispatcher(s, cfg, log)
 		require.NoError(t, err)
@@ -313,7 +312,7 @@ func TestDeadRetentionOfTheQueue(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
 	h := as("worker")
-	store := newStore(t, h, queue.StoreConfig{DeadRetention: time.Hour, MaxAttempts: 1})
+	store := storeOn(t, h, queue.StoreConfig{DeadRetention: time.Hour, MaxAttempts: 1})
 	for _, id := range []string{"old", "young", "done"} {
 		_, err := store.Enqueue(t.Context(), item("shop", id))
 		require.NoError(t, err)
@@ -338,7 +337,7 @@ func TestDeadRetentionOfTheQueue(t *testing.T) {
 	n, err = store.Clean(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, n, "it tries again in an hour")
-	store = newStore(t, h, queue.StoreConfig{DeadRetention: time.Hour})
+	store = storeOn(t, h, queue.StoreConfig{DeadRetention: time.Hour})
 	require.ErrorIs(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 		if _, err := store.Clean(ctx); err != nil {
 			return err
@@ -404,7 +403,7 @@ func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 	_, err = old.Exec(t.Context(), "select 1")
 	require.NoError(t, err)
 
-	_, err = newStore(t, worker, queue.StoreConfig{DeadRetention: time.Hour}).Clean(t.Context())
+	_, err = storeOn(t, worker, queue.StoreConfig{DeadRetention: time.Hour}).Clean(t.Context())
 	require.NoError(t, err)
 	worker.pool.Close() // closing makes its sessions report their statistics
 	assert.Equal(t, 3000, h.count(t, "select count(*) from inbox_queue where state = 'done'"))
@@ -430,7 +429,7 @@ func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
 			where message_id = 'again'`)
 	}}
 	traced := pgxHandle(t, "traced", url, again.on)
-	_, err := newStore(t, traced, queue.StoreConfig{DeadRetention: time.Hour}).Clean(t.Context())
+	_, err := storeOn(t, traced, queue.StoreConfig{DeadRetention: time.Hour}).Clean(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{"again dead", "old done"},
 		column[string](t, h, "select message_id || ' ' || state from inbox_queue order by 1"))

@@ -230,7 +230,8 @@ func TestOperationsQueries(t *testing.T) {
 func TestStatementsMeetEachMessageOnce(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload, created_at, due_at, attempts, last_error, dead_at)
-		SELECT i, i, 'bookings', '', now() - interval '20 min', now() + interval '1 hour', 1, 'unknown topic', now() - interval '10 min'
+		SELECT i, i, 'bookings', '', now() - interval '20 min', now() + interval '1 hour', 1, 'unknown topic',
+			now() - interval '10 min'
 		FROM generate_series(1, 1500) i`)
 	repeated := slices.DeleteFunc(pageStatements(t), func(s string) bool {
 		return !regexp.MustCompile(`(?m)^UPDATE `).MatchString(s) || !strings.Contains(s, "LIMIT 1000")

@@ -294,10 +294,10 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 // When it resumes, it changes none of them, in a handler or by hand, and gets errors.
 func TestStoppedProcessChangesNothing(t *testing.T) {
 	h := onPgx(t)
-	store, owner := newStore(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: -1}}), queue.NewOwner()
-	enqueued(t, store, items("calls", 1)...)
+	store, owner := storeOn(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: -1}}), queue.NewOwner()
+	storeAll(t, store, items("calls", 1)...)
 	for _, verb := range staleVerbs {
-		enqueued(t, store, item("stale", verb))
+		storeAll(t, store, item("stale", verb))
 	}
 	p := startQueueProcess(t, queueChild{URL: h.url, Dispatchers: 1, Concurrency: 1, Stale: true})
 	eventually(t, func() bool {

@@ -59,7 +59,7 @@ func TestFleetManyDatabases(t *testing.T) {
 		broker.arrives(t, payloads...)
 	}
 	assert.Zero(t, broker.triedTimes("meanwhile"))
-	eventually(t, func() bool { return log.count("polling a database failed") > 0 }, "the log names the unreachable one")
+	eventually(t, func() bool { return log.count("polling a database failed") > 0 }, "the failed poll is in the log")
 	proxy.delay.Store(0)
 	proxy.cut()
 	broker.arrives(t, "meanwhile")

@@ -317,7 +317,7 @@ func TestCleaningTheQueueIsBounded(t *testing.T) {
 		_, bounded = ctx.Deadline()
 	}}
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), seen.on)
-	_, err := newStore(t, h, queue.StoreConfig{}).Clean(t.Context())
+	_, err := storeOn(t, h, queue.StoreConfig{}).Clean(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, seen.n.Load())
 	assert.True(t, bounded)

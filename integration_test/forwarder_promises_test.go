@@ -139,7 +139,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	}
 	before, begun := asked.Load(), time.Now()
 	h.awaitRenewals(t) // the first forwarder sees the other, and had time to release lanes
-	assert.Less(t, float64(asked.Load()-before), 40*time.Since(begun).Seconds(), "statements about lanes in a second")
+	assert.Less(t, float64(asked.Load()-before), 40*time.Since(begun).Seconds(), "statements on outbox_lanes per second")
 	assert.Equal(t, []int{64}, shares())
 	gate.release(settle...)
 	eventually(t, func() bool {

@@ -115,13 +115,14 @@ func TestManyDueAtOnce(t *testing.T) {
 }
 
 // TestOddMetadata inserts rows by SQL with metadata that no message can carry, or with a generation that package admin
-// would not assign. Each is settled, and those that cannot be sent die with a reason and leave a dead letter.
+// never assigns. Each row is settled; one that cannot be sent dies with a reason and leaves a dead letter.
 func TestOddMetadata(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for _, topic := range []string{"good", "bad"} {
 			for _, metadata := range []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`} {
-				h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ($1, $2, $1, '', $3::text::jsonb)`,
+				h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata)
+					VALUES ($1, $2, $1, '', $3::text::jsonb)`,
 					topic+metadata, topic, metadata)
 			}
 			for _, generation := range []string{``, `7`, `x`} { // due, and failing immediately
@@ -150,7 +151,8 @@ func TestOddMetadata(t *testing.T) {
 			h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'letters' AND published_at IS NOT NULL`))
 		assert.Equal(t, bad, h.count(t, `SELECT count(DISTINCT metadata->>'uuid_poisoned')::int FROM outbox `+
 			`WHERE topic = 'letters'`))
-		assert.Equal(t, 4, h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'good' AND published_at IS NOT NULL`))
+		assert.Equal(t, 4, h.count(t, `SELECT count(*)::int FROM outbox `+
+			`WHERE topic = 'good' AND published_at IS NOT NULL`))
 		w.idle(t)
 	})
 }

@@ -364,7 +364,8 @@ func served(t *testing.T, h handle, handler http.HandlerFunc) (first, second *ht
 		return answer
 	}
 	first, second = ask(), ask()
-	assert.Equal(t, "true", second.Header.Get(idempotency.HeaderReplayed), "status %d is not a replay", second.StatusCode)
+	assert.Equal(t, "true", second.Header.Get(idempotency.HeaderReplayed),
+		"status %d is not a replay", second.StatusCode)
 	return first, second
 }
 

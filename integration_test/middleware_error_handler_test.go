@@ -88,7 +88,7 @@ func TestPoisonInARouter(t *testing.T) {
 		assert.Equal(t, "orders", lines[i].Fields["topic"])
 		assert.Equal(t, uuid, lines[i].Fields["message_uuid"])
 	}
-	assert.Equal(t, "integration_test.feed", lines[1].Fields["subscriber_name"], "without a UUID, the consumer identifies it")
+	assert.Equal(t, "integration_test.feed", lines[1].Fields["subscriber_name"], "the consumer identifies it")
 }
 
 // Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.

@@ -67,9 +67,9 @@ func deliveredMeanwhile(t *testing.T, h handle, wait time.Duration) (deliveries 
 	return deliveries
 }
 
-// TestUnchargedFailuresOfStoredMessages: a handler requests a retry in an hour, or is wired wrongly, behind a Dispatcher
-// or a Subscriber, with ErrorHandler or Tx alone. The database keeps the message, which would die at its first failure,
-// with no trace of the attempt, and it is done after it falls due.
+// TestUnchargedFailuresOfStoredMessages: behind a Dispatcher or a Subscriber, with ErrorHandler or Tx alone, a handler
+// asks for a retry in an hour, or is wired wrongly. A charged failure would kill the message at once; these leave no
+// trace of the attempt, and the message is done once it falls due.
 func TestUnchargedFailuresOfStoredMessages(t *testing.T) {
 	obs, h := &seen{}, onPgx(t)
 	h = h.seenBy(t, obs)
@@ -152,8 +152,7 @@ func TestUnchargedFailuresOfStoredMessages(t *testing.T) {
 }
 
 // TestRetryAfterBehindAnOutbox: the database keeps the message until its retry, which blocks its key, also in another
-// process, and nothing else. It does not count against the message, except that it has an attempt. Nor does a mistake of
-// wiring.
+// process, and nothing else. The retry counts as an attempt, but not against the message; nor does wrong wiring.
 func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	h := onPgx(t)
 	cfg := subscribing(quickConfig())

@@ -186,9 +186,8 @@ func TestLaterTriesHaveTracesOfTheirOwn(t *testing.T) {
 		assert.Empty(t, sent[0].Links())
 		for i, s := range sent {
 			of := attributesOf(s.Attributes())
-			if attempt := map[string]int{"retry": i + 1, "unavailable": 1}[verdict]; of["outbox.attempt"] != itoa(attempt) {
-				t.Errorf("%s: try %d is attempt %s", verdict, i, of["outbox.attempt"])
-			}
+			attempt := map[string]int{"retry": i + 1, "unavailable": 1}[verdict]
+			assert.Equal(t, itoa(attempt), of["outbox.attempt"], "%s: try %d", verdict, i)
 			if i > 0 {
 				linkedTo(t, s, created)
 				assert.False(t, s.Parent().IsValid(), "it starts a trace")

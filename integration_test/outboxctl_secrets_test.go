@@ -186,7 +186,8 @@ func TestOutboxctlServes(t *testing.T) {
 	assert.Zero(t, end().code)
 
 	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
-		get, end = c.serve("--listen", listen, "--actor-header", "X-User", "--host", "outbox.example.com,other.example.com")
+		get, end = c.serve("--listen", listen, "--actor-header", "X-User",
+			"--host", "outbox.example.com,other.example.com")
 		for host, want := range map[string]int{
 			"Outbox.example.com": http.StatusOK, "other.example.com:8080": http.StatusOK, "localhost": http.StatusOK,
 			"evil.example": http.StatusMisdirectedRequest,

@@ -81,8 +81,8 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 				writing.Go(func() {
 					for !stopped.Load() {
 						begun := time.Now()
-						_, err := busy.pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
-							VALUES ('b', 't', 'p', now())`)
+						_, err := busy.pool.Exec(context.Background(), `
+							INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('b', 't', 'p', now())`)
 						if !assert.NoError(t, err) {
 							return
 						}

@@ -190,10 +190,10 @@ var keptStatements = []string{
 func TestStoresKeepPlans(t *testing.T) {
 	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
-	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	ctx, store, owner := t.Context(), storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	round := func(prefix string) {
 		for _, it := range numberedItems(prefix, 4) {
-			enqueued(t, store, it)
+			storeAll(t, store, it)
 		}
 		msgs := claimed(t, store, owner, 4)
 		require.Len(t, msgs, 4)
@@ -231,7 +231,7 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // autovacuum would cause new plans
 	h.exec(t, "VACUUM (ANALYZE) inbox_queue")
-	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+	ctx, store, owner := t.Context(), storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 	keeping := (*core.DB)(h.db).PlanCached()
 	var kept []planned
 	for _, s := range queueStatements() {
@@ -271,7 +271,7 @@ func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	drains := func(statements ...string) func() time.Duration {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		h.exec(t, "alter table inbox_queue set (autovacuum_enabled = off)")
-		store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
+		store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
 		h.exec(t, "insert into inbox_queue (source, message_id, topic, payload, state) select 'shop', i, 'orders', '', "+
 			"'processing' from generate_series(1, 20000) i")
 		for _, s := range statements {

@@ -48,8 +48,8 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	}
 
 	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM inbox_queue")
-	store := newStore(t, h, queue.StoreConfig{})
-	enqueued(t, store, numberedItems("pinned", rows)...)
+	store := storeOn(t, h, queue.StoreConfig{})
+	storeAll(t, store, numberedItems("pinned", rows)...)
 	var last []any
 	for done := 0; done < rows; {
 		var n int
@@ -69,7 +69,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		_, err := store.Enqueue(ctx, item("late", "late"))
 		return err
 	})
-	newcomer := newStore(t, h, queue.StoreConfig{}) // it has no cursor yet
+	newcomer := storeOn(t, h, queue.StoreConfig{}) // it has no cursor yet
 	eventually(t, func() bool {
 		_, last = claimsOf(newcomer, 500)
 		return visited(last)*2 < control
@@ -88,15 +88,15 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	seen := slowWalks{reap: reap, pages: pages}
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	begin(t, h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM inbox_queue")
-	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-	enqueued(t, store, numberedItems("pinned", rows)...)
+	store, owner := storeOn(t, h, queue.StoreConfig{}), queue.NewOwner()
+	storeAll(t, store, numberedItems("pinned", rows)...)
 	for done := 0; done < rows; {
 		n, err := store.Ack(t.Context(), owner, idsOf(claimed(t, store, owner, 500))...)
 		require.NoError(t, err)
 		done += n
 	}
 	// retries leave as many entries in the other index
-	enqueued(t, store, numberedItems("retried", rows/4)...)
+	storeAll(t, store, numberedItems("retried", rows/4)...)
 	for range 2 {
 		eventually(t, func() bool {
 			msgs := claimed(t, store, owner, 500)
@@ -105,7 +105,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			return len(msgs) == 0 || msgs[0].Attempts > 1
 		}, "all messages are retried")
 	}
-	enqueued(t, store, numberedItems("live", 3)...)
+	storeAll(t, store, numberedItems("live", 3)...)
 	require.NotEmpty(t, claimed(t, store, queue.NewOwner(), 500))
 
 	var reaps, fullReads [][]any // arguments of the statements
@@ -154,7 +154,7 @@ func TestASlowReapDelaysNoOther(t *testing.T) {
 	reap := sqltext.Tables{}.Render(sqltext.ReapLeases)
 	seen := slowOnce{statement: reap, by: patience / 15}
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	claimed(t, store, queue.NewOwner(), 1)
 	seen.take()
 	eventually(t, func() bool {

@@ -206,7 +206,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		first(msg)
 		return outbox.Poison(errHandler)
 	}).AddMiddleware(stack...)
-	ingest, err := queue.Ingest(newStore(t, h, queue.StoreConfig{}), queue.IngestConfig{
+	ingest, err := queue.Ingest(storeOn(t, h, queue.StoreConfig{}), queue.IngestConfig{
 		Item: func(msg *message.Message) (queue.Item, error) {
 			id, _ := identify(msg)
 			if msg.Metadata.Get("outbox_redriven") != "" {
@@ -282,7 +282,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 			strings.Replace(msg.UUID, "foreign", "", 1), core.ConsumedKey(msg), b.topic, payloadOf(msg.Payload),
 		})
 	}
-	jobs, err := subscriberOn(t, newStore(t, h, queue.StoreConfig{}), quickSubscriber()).Subscribe(t.Context(), b.topic)
+	jobs, err := subscriberOn(t, storeOn(t, h, queue.StoreConfig{}), quickSubscriber()).Subscribe(t.Context(), b.topic)
 	require.NoError(t, err)
 	for range messages {
 		msg := receive(t, jobs)
@@ -410,7 +410,7 @@ func TestNullStaysNull(t *testing.T) {
 		payloads := [][]byte{nil, {}, []byte("text"), nil}
 		events, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 		require.NoError(t, err)
-		store := newStore(t, h, queue.StoreConfig{HashContent: true})
+		store := storeOn(t, h, queue.StoreConfig{HashContent: true})
 		jobs := make([]queue.Item, len(payloads))
 		for i, payload := range payloads {
 			msg := newMessage("orders")

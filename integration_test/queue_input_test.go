@@ -22,7 +22,7 @@ func TestBadInputOfStore(t *testing.T) {
 	h := onPgx(t)
 	ctx := t.Context()
 	x := ibx{
-		handle: h, store: newStore(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner(),
+		handle: h, store: storeOn(t, h, queue.StoreConfig{MaxPayloadBytes: 100}), name: "bad", owner: queue.NewOwner(),
 	}
 	for why, change := range map[string]func(*queue.Item){
 		"its message id is invalid UTF-8": func(it *queue.Item) { it.MessageID = "a\x00" },
@@ -89,9 +89,9 @@ func TestStoreConfigIsChecked(t *testing.T) {
 // TestStoresManyAtOnce: items of many statements are one call and one transaction. The long variant has 100,000.
 func TestStoresManyAtOnce(t *testing.T) {
 	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	n := rounds(2100, 100_000)
-	enqueued(t, store, numberedItems("shop", n)...)
+	storeAll(t, store, numberedItems("shop", n)...)
 	assert.Equal(t, n, h.count(t, "select count(*) from inbox_queue"))
 	assert.Equal(t, 1, h.count(t, "select count(distinct xmin::text) from inbox_queue"), "transactions")
 	msgs := claimed(t, store, queue.NewOwner(), 2000)
@@ -102,7 +102,7 @@ func TestStoresManyAtOnce(t *testing.T) {
 // TestBackoffOfMessages: 2 s after the first failure, doubling to 60 s, with a jitter of 20%.
 func TestBackoffOfMessages(t *testing.T) {
 	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "backoff", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "backoff", owner: queue.NewOwner()}
 	for failures, seconds := range map[int]float64{1: 2, 2: 4, 3: 8, 4: 16, 5: 32, 6: 60, 7: 60, 9: 60} {
 		id := x.has(t, fmt.Sprint(failures))
 		h.exec(t, "update inbox_queue set attempts = $1 where message_id = $2", failures-1, id.MessageID)
@@ -117,7 +117,7 @@ func TestBackoffOfMessages(t *testing.T) {
 // TestLastErrorIsCut: an error of any length and with any bytes is kept as 1 KiB of text.
 func TestLastErrorIsCut(t *testing.T) {
 	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "cut", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "cut", owner: queue.NewOwner()}
 	bad := strings.Repeat("ü\x00\xff", 1000)
 	settles(t, 1)(x.store.Abandon(t.Context(), x.owner, bad, 0, x.has(t, "a")))
 	settles(t, 1)(x.store.Fail(t.Context(), x.owner, bad, x.has(t, "b")))
@@ -133,7 +133,7 @@ func TestLastErrorIsCut(t *testing.T) {
 // TestExpiry: an unclaimed message that has expired is no longer claimed, and is dead after the next reaping.
 func TestExpiry(t *testing.T) {
 	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "expiry", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "expiry", owner: queue.NewOwner()}
 	late, held, later := x.item("late"), x.item("held"), x.item("later")
 	held.ExpiresAt, late.ExpiresAt, later.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(-time.Second),
 		time.Now().Add(time.Hour)
@@ -155,7 +155,7 @@ func TestExpiry(t *testing.T) {
 // later copy counts as new, as the documentation of the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
 	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, done_at, first_seen_at, last_seen_at)
 		select s, i, 'orders', s, now() - interval '40 days', now() - interval '40 days', now() - interval '40 days'
 		  from unnest('{seen,processing,dead,done}'::text[]) s, generate_series(1, 2500) i`)
@@ -183,7 +183,7 @@ func TestCleanKeepsUnfinished(t *testing.T) {
 func TestMarkedByHand(t *testing.T) {
 	h := onPgx(t)
 	ctx := t.Context()
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "hand", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "hand", owner: queue.NewOwner()}
 	assert.False(t, x.processed(t, "a", nil))
 	require.NoError(t, x.store.MarkProcessing(ctx, x.id("a")))
 	assert.Equal(t, queue.Processing, x.get(t, "a").State)
@@ -227,14 +227,14 @@ func TestRoleOfTheQueue(t *testing.T) {
 	admin.exec(t, "grant usage, select on sequence inbox_queue_id_seq to "+role)
 	admin.exec(t, "grant select on outbox_topics to "+role)
 	h := newPgxHandle(t, url+"&role="+role)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "role", owner: queue.NewOwner()}
+	x := ibx{handle: h, store: storeOn(t, h, queue.StoreConfig{}), name: "role", owner: queue.NewOwner()}
 	id := x.has(t, "a")
 	settles(t, 1)(x.store.Release(t.Context(), x.owner, id))
 	require.Len(t, x.claimDue(t), 1)
 	x.reap(t)
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, id))
 	assert.True(t, x.processed(t, "a", nil))
-	_, err := newStore(t, h, queue.StoreConfig{Retention: time.Nanosecond}).Clean(t.Context())
+	_, err := storeOn(t, h, queue.StoreConfig{Retention: time.Nanosecond}).Clean(t.Context())
 	require.NoError(t, err)
 }
 

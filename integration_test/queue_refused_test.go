@@ -219,7 +219,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 // messages before it.
 func TestRefusedBehindABusyTopic(t *testing.T) {
 	h := onPgx(t)
-	s, busy := newStore(t, h, quickStore()), make(chan struct{})
+	s, busy := storeOn(t, h, quickStore()), make(chan struct{})
 	storeAll(t, s, items("busy", 1000)...)
 	storeAll(t, s, items("orders", 20)...)
 	h.exec(t, fmt.Sprintf(refuser, `NEW.topic = 'orders'`))
@@ -242,7 +242,7 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 func TestThousandsOfRefusedMessages(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	s := newStore(t, h, quickStore())
+	s := storeOn(t, h, quickStore())
 	for range 3 {
 		batch := items("refused", 1000)
 		for i := range batch {
@@ -286,7 +286,7 @@ func TestMissingRightsRefuseNoRow(t *testing.T) {
 // names the refused one; in their own transaction only the error.
 func TestRefusedMessagesOfCallers(t *testing.T) {
 	h := onPgx(t)
-	s, owner := newStore(t, h, quickStore()), queue.NewOwner()
+	s, owner := storeOn(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 20)...)
 	msgs := claimed(t, s, owner, 20)
 	require.Len(t, msgs, 20)
@@ -326,7 +326,7 @@ func TestRefusedMessagesOfCallers(t *testing.T) {
 // is not reported as lacking a handler.
 func TestDoctorOfABusyQueue(t *testing.T) {
 	h := onPgx(t)
-	s, busy, handles := newStore(t, h, quickStore()), make(chan struct{}), make(chan struct{}, 1)
+	s, busy, handles := storeOn(t, h, quickStore()), make(chan struct{}), make(chan struct{}, 1)
 	cfg := quickDispatcher(map[string]queue.Handler{
 		"slow": {Detached: true, Handle: func(context.Context, *queue.Message) error {
 			handles <- struct{}{}

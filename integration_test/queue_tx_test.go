@@ -26,7 +26,7 @@ import (
 func TestStoreJoinsTransactions(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
-		store, owner := newStore(t, h, queue.StoreConfig{Retention: time.Nanosecond}), queue.NewOwner()
+		store, owner := storeOn(t, h, queue.StoreConfig{Retention: time.Nanosecond}), queue.NewOwner()
 		id := item("shop", "a").ID
 		state := func(ctx context.Context) string {
 			return value[string](t, h, "select coalesce(min(q::text), 'none') from inbox_queue q where message_id = 'a'")
@@ -85,7 +85,7 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 	parallel(t)
 	url := newMigratedDatabase(t)
 	h, other := newPgxHandle(t, url), newPgxHandle(t, url)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	var ended context.Context
 	require.NoError(t, outbox.InTx(t.Context(), other.db, func(ctx context.Context) error {
 		_, err := store.Enqueue(ctx, item("shop", "a"))
@@ -108,7 +108,7 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 // them. A trigger keeps one from being stored, which a second statement finds out.
 func TestEnqueueStoresAllOrNone(t *testing.T) {
 	h := onPgx(t)
-	s := newStore(t, h, queue.StoreConfig{HashContent: true})
+	s := storeOn(t, h, queue.StoreConfig{HashContent: true})
 	h.exec(t, `create function swallow() returns trigger language plpgsql as $$ begin return null; end $$;
 		create trigger swallow before insert on inbox_queue for each row when (new.message_id = 'b')
 		execute function swallow()`)
@@ -116,7 +116,7 @@ func TestEnqueueStoresAllOrNone(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrNotStored)
 	assert.Zero(t, h.count(t, "select count(*) from inbox_queue"))
 
-	enqueued(t, s, queue.Item{ID: queue.ID{Source: "orders", MessageID: "busy"}, Topic: "orders", Payload: []byte("1")})
+	storeAll(t, s, queue.Item{ID: queue.ID{Source: "orders", MessageID: "busy"}, Topic: "orders", Payload: []byte("1")})
 	require.Len(t, claimed(t, s, queue.NewOwner(), 10), 1)
 	err = newQueuePublisher(t, s, outbox.OwnTx).Publish("orders", message.NewMessage("one", nil),
 		message.NewMessage("busy", []byte("2")))
@@ -128,7 +128,7 @@ func TestEnqueueStoresAllOrNone(t *testing.T) {
 // failure, however many messages it stores. In the caller's transaction, which they abort, they are the caller's.
 func TestConflictsAreNotTheCallers(t *testing.T) {
 	h := onPgx(t)
-	s := newStore(t, h, queue.StoreConfig{})
+	s := storeOn(t, h, queue.StoreConfig{})
 	pub := newQueuePublisher(t, s, outbox.OwnTx)
 	hook, err := queue.NewWebhook(s, queue.WebhookConfig{
 		Verify:           func(*http.Request, []byte) error { return nil },
@@ -353,7 +353,7 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	_, h := ownMigratedServer(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	briefly := func(act func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -18,6 +18,7 @@ func quickStore() queue.StoreConfig {
 	return queue.StoreConfig{Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond}}
 }
 
+// storeOn returns a Store on the tables of a handle.
 func storeOn(t testing.TB, h handle, cfg queue.StoreConfig) *queue.Store {
 	t.Helper()
 	s, err := queue.NewStore(h.db, cfg, nil)
@@ -148,14 +149,6 @@ func (g *barrier) await(t testing.TB) *queue.Message {
 		t.Fatal("no message reached the handler")
 		return nil
 	}
-}
-
-// newStore returns a Store on the tables of a handle.
-func newStore(t testing.TB, h handle, cfg queue.StoreConfig) *queue.Store {
-	t.Helper()
-	store, err := queue.NewStore(h.db, cfg, nil)
-	require.NoError(t, err)
-	return store
 }
 
 // item returns an item with a topic and a payload.

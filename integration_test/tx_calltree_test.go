@@ -251,7 +251,7 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 // transaction's rollback.
 func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
 	h := onPgx(t)
-	store := newStore(t, h, queue.StoreConfig{})
+	store := storeOn(t, h, queue.StoreConfig{})
 	ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 		return item("loop", msg.UUID), nil
 	}})

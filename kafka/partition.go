@@ -260,8 +260,8 @@ func (p *partition) requestCommitted() {
 	}
 }
 
-// beginning logs an error if the group had committed an offset before this claim. An offset between the first one that
-// was read and the last one that was marked is this claim's own commit.
+// beginning logs an error if the group had committed an offset before this claim. This claim itself may have committed
+// any offset from the first that it read to the last that it marked.
 func (p *partition) beginning(offset int64) {
 	if offset < 0 || !p.first && p.from <= offset && offset <= p.marked {
 		return

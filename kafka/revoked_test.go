@@ -199,7 +199,7 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	}
 }
 
-// TestOwnCommitIsNotOutOfRange: by the time the coordinator answers, the first message is handled and committed.
+// TestOwnCommitIsNotOutOfRange: the coordinator replies only after the first message was handled and committed.
 func TestOwnCommitIsNotOutOfRange(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {

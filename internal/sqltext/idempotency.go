@@ -6,8 +6,8 @@ const (
 	// request of the same identity was carried out and has not expired. An expired one is replaced, without its response.
 	// A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with the
 	// statement, so that the handler's own statements keep their lock_timeout. If idle transactions have no limit, it
-	// sets one for this transaction; otherwise, when a host vanishes, the server keeps its locks until TCP gives up, two
-	// hours by default. The second column shows whether COMMIT may wait for a standby, as in ClaimInbox.
+	// sets one for this transaction: without one, the server keeps the locks of a host that vanishes until TCP gives
+	// up, two hours by default. The second column shows whether COMMIT may wait for a standby, as in ClaimInbox.
 	//
 	// The error is 55P03 if the other transaction does not end in time.
 	//

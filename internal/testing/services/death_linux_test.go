@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// helper starts a Postgres and, if requested and installed, a Kafka, prints their processes and folders, and waits to be ended.
+// helper starts a Postgres and, if requested and installed, a Kafka, prints their processes and folders, and waits to
+// be ended.
 func helper() int {
 	StopOnSignal()
 	ctx := context.Background()

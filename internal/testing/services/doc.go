@@ -2,11 +2,11 @@
 // Redis.
 //
 // [StartPostgres], [StartKafka] and [StartNATS] start one server: Postgres from the machine's binaries or downloaded
-// ones, Kafka on the machine's Java with jars from Maven, NATS inside this process. [StartRabbitMQ] and [StartRedis] run
-// the machine's program.
+// ones, Kafka on the machine's Java with jars from Maven, NATS inside this process. [StartRabbitMQ] and [StartRedis]
+// run the machine's program.
 //
-// [StartKafkaCluster] and [StartNATSCluster] start three servers, each in its own process. [StartNATSProcess] starts one
-// NATS server that can be killed.
+// [StartKafkaCluster] and [StartNATSCluster] start three servers, each in its own process. [StartNATSProcess] starts
+// one NATS server that can be killed.
 //
 // A Start function returns an error that wraps [ErrNotInstalled] if the machine lacks its program. A test is then
 // skipped, unless [InCI] is true.

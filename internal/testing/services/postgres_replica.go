@@ -24,8 +24,9 @@ func (p *Postgres) StartReplica(ctx context.Context, opts Options) (*Postgres, e
 		return nil, fmt.Errorf("pg_basebackup: %w", ErrNotInstalled)
 	}
 	return startPostgres(ctx, opts, func(ctx context.Context, replica *Postgres, bin, data string) error {
-		return replica.run(ctx, exec.Command(filepath.Join(bin, "pg_basebackup"), "-h", from.Hostname(), "-p", from.Port(),
-			"-U", from.User.Username(), "-D", data, "-X", "stream", "-c", "fast", "-R"))
+		return replica.run(ctx, exec.Command(filepath.Join(bin, "pg_basebackup"),
+			"-h", from.Hostname(), "-p", from.Port(), "-U", from.User.Username(),
+			"-D", data, "-X", "stream", "-c", "fast", "-R"))
 	})
 }
 
