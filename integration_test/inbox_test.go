@@ -328,8 +328,8 @@ func TestInboxRetentionOff(t *testing.T) {
 	agedInbox(t, h, 5)
 	cfg := quickConfig()
 	cfg.CleanInterval, cfg.InboxRetention, cfg.Retention = 10*time.Millisecond, -1, time.Minute
+	h.publish(t, "orders", "", "1") // first: if it were not committed yet, the clean-up would pass it for an hour
 	w := startForwarder(t, h, cfg)
-	w.publish(t, "orders", "", "1")
 	w.arrives(t, "1")
 	h.reaches(t, 1, "it is settled", "select count(*) from outbox where published_at is not null")
 	h.exec(t, "update outbox set published_at = published_at - interval '1 hour'")

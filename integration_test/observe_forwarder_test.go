@@ -77,6 +77,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	var traces []string
 	cfg := classifyingConfig()
 	cfg.CleanInterval, cfg.Retention = 20*time.Millisecond, time.Minute
+	h.publish(t, "orders", "", "refused") // first: if it were not committed yet, the clean-up would pass it for an hour
 	w := startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -94,7 +95,6 @@ func TestForwarderIsObserved(t *testing.T) {
 		}
 		return nil
 	})
-	w.publish(t, "orders", "", "refused")
 	w.arrives(t, "refused")
 	w.publish(t, "orders", "", "malformed")
 	w.publish(t, "down", "", "waits")
