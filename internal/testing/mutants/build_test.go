@@ -152,7 +152,7 @@ func (m Mutant) Fails(root, binary string) (failed bool, output string, err erro
 	case err != nil:
 		return false, output, fmt.Errorf("run %s: %w: %s", m.Test, err, output)
 	case !strings.Contains(output, "--- PASS: "+m.Test+" "):
-		return false, output, fmt.Errorf("%s did not run: is it in the second tier, or its server not installed?", m.Test)
+		return false, output, fmt.Errorf("%s did not run: is it in the second tier, or its server missing?", m.Test)
 	}
 	return false, output, nil
 }
