@@ -337,12 +337,15 @@ func newJetStreamWorldIn(t testing.TB, h handle, url string, configure func(*nat
 	return &jetStreamWorld{inboundWorld: w, url: url, js: js, stream: stream}
 }
 
-// consumer returns the server's information about the stream's only consumer.
-func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
-	for info := range w.js.Consumers(w.stream) {
-		return info
-	}
-	return nil
+// consumer returns the server's information about the stream's only consumer. It waits for one that is made again.
+func (w *jetStreamWorld) consumer() (info *natsgo.ConsumerInfo) {
+	eventually(w.t, func() bool {
+		for i := range w.js.Consumers(w.stream) {
+			info = i
+		}
+		return info != nil
+	}, "the stream has a consumer")
+	return info
 }
 
 func (c inboundConfig) natsSubscriber(logger watermill.LoggerAdapter) (message.Subscriber, error) {
