@@ -177,6 +177,23 @@ func TestJetStreamForeignConfiguration(t *testing.T) {
 	w.verify()
 }
 
+// TestJetStreamTopicOfTwoStreams: a consumer reads one stream, so messages of the other would wait in silence.
+func TestJetStreamTopicOfTwoStreams(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	prefix, _, _ := strings.Cut(w.topic, ".")
+	other := "Z" + w.stream
+	_, err := w.js.AddStream(&natsgo.StreamConfig{Name: other, Subjects: []string{"other-" + prefix + ".payments"}})
+	require.NoError(t, err)
+	log := newLogCapture(t)
+	sub, err := w.config().natsSubscriber(log)
+	require.NoError(t, err)
+	_, err = sub.Subscribe(t.Context(), "*.*")
+	require.NoError(t, err)
+	eventually(t, func() bool { return log.count(other) > 0 && log.count(w.stream) > 0 }, "a line names both streams")
+	require.NoError(t, sub.Close())
+}
+
 // TestJetStreamHandlerOutlivesAckWait: JetStream gets progress acks, so the message is not delivered again.
 func TestJetStreamHandlerOutlivesAckWait(t *testing.T) {
 	extended(t)

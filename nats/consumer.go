@@ -48,7 +48,7 @@ func (s *source) bound(c jetstream.ConsumerConfig, wait time.Duration) {
 func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*source, error) {
 	ctx, cancel := context.WithTimeout(ctx, consumerTimeout)
 	defer cancel()
-	streamName, err := js.StreamNameBySubject(ctx, s.topic)
+	streamName, err := streamOf(ctx, js, s.topic)
 	if err != nil {
 		return nil, fmt.Errorf("find the stream of the topic: %w", err)
 	}
@@ -91,6 +91,28 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 	}
 	from.bound(consumer.CachedInfo().Config, s.cfg.pullWait())
 	return from, nil
+}
+
+// Cause: a consumer reads one stream, so the messages of the others would wait.
+// Cure: subscribe to topics of one stream each, or put the subjects into one stream.
+var errStreams = errors.New("the topic matches subjects of several streams")
+
+// streamOf returns the stream that has the messages of the topic.
+func streamOf(ctx context.Context, js jetstream.JetStream, topic string) (string, error) {
+	var names []string
+	lister := js.StreamNames(ctx, jetstream.WithStreamListSubject(topic))
+	for name := range lister.Name() {
+		names = append(names, name)
+	}
+	switch err := lister.Err(); {
+	case err != nil:
+		return "", err
+	case len(names) == 0:
+		return "", jetstream.ErrStreamNotFound
+	case len(names) > 1:
+		return "", fmt.Errorf("%w: %s", errStreams, strings.Join(names, ", "))
+	}
+	return names[0], nil
 }
 
 var errTooOld = errors.New("the server pins no client: run nats-server 2.11 or later")
