@@ -19,6 +19,7 @@ type channel struct {
 	conn     *amqp091.Connection
 	inFlight chan struct{}
 	calls    atomic.Int32 // calls of Publisher.Publish; begun with Publisher.mu held
+	gaveUp   atomic.Bool  // closed by Publisher.giveUp
 
 	returns chan amqp091.Return // has room for all messages in flight: amqp091-go drops returns without room
 	closes  chan *amqp091.Error // has the error, if any, and is then closed
@@ -96,6 +97,8 @@ func (c *channel) closedBy() error {
 		c.cause = cause
 	}
 	switch {
+	case c.gaveUp.Load():
+		return fmt.Errorf("%w within AckTimeout: check the broker and the queues of the topic", errNoConfirm)
 	case c.cause == nil || !c.cause.Server:
 		return fmt.Errorf("%w: connection lost", errNoConfirm)
 	case c.cause.Code == amqp091.PreconditionFailed:

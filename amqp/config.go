@@ -36,6 +36,9 @@ func (c *PublisherConfig) setDefaults() {
 	if c.AckTimeout == 0 {
 		c.AckTimeout = 5 * time.Second
 	}
+	if c.TopologyBuilder == nil {
+		c.TopologyBuilder = &wmamqp.DefaultTopologyBuilder{}
+	}
 	c.Exchange.NoWait = false // the error of a declaration must not look like that of a message
 	if c.RoutingKey != nil {
 		return

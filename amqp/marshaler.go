@@ -24,6 +24,17 @@ type Marshaler struct {
 
 var _ wmamqp.Marshaler = Marshaler{}
 
+// ourMarshaler wraps a marshaler unless it is ours already: each name must be encoded once.
+func ourMarshaler(m wmamqp.Marshaler) Marshaler {
+	switch m := m.(type) {
+	case Marshaler:
+		return m
+	case *Marshaler:
+		return *m
+	}
+	return Marshaler{m}
+}
+
 // Marshal returns outbox.ErrInvalidMessage for a metadata key, message id or other property over 255 bytes.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	out, err := m.inner().Marshal(header.Rename(msg, func(key string) string {

@@ -39,7 +39,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Publisher{cfg: cfg, marshaler: Marshaler{cfg.Marshaler}, logger: core.RedactingLogger(logger)}, nil
+	return &Publisher{cfg: cfg, marshaler: ourMarshaler(cfg.Marshaler), logger: core.RedactingLogger(logger)}, nil
 }
 
 // Publish sends the messages one after another and returns when queues have them. It stops at the first error, a
@@ -180,6 +180,7 @@ func (p *Publisher) giveUp(topic string, ch *channel) {
 	p.mu.Unlock()
 	dead := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(ch.conn) })
 	defer dead.Stop()
+	ch.gaveUp.Store(true)
 	_ = ch.Close()
 }
 

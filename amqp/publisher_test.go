@@ -78,6 +78,30 @@ func TestLongStrings(t *testing.T) {
 	}
 }
 
+// TestMarshalerOfBothSides: watermill-amqp has one configuration for publisher and subscriber. A name that is encoded
+// twice would reach the handler encoded.
+func TestMarshalerOfBothSides(t *testing.T) {
+	var sent amqp091.Table
+	wrapped := amqp.Marshaler{Marshaler: wmamqp.DefaultMarshaler{
+		PostprocessPublishing: func(p amqp091.Publishing) amqp091.Publishing {
+			sent = p.Headers
+			return p
+		},
+	}}
+	for _, marshaler := range []wmamqp.Marshaler{wrapped.Marshaler, wrapped, &wrapped} {
+		cfg := wmamqp.NewDurableQueueConfig(nowhere)
+		cfg.Marshaler, sent = marshaler, nil
+		msg := message.NewMessage("1", nil)
+		msg.Metadata.Set("CC", "a")
+		if _, err := publish(t, cfg, "orders", msg); err == nil {
+			t.Error("published to nowhere")
+		}
+		if sent["%CC"] != "a" {
+			t.Errorf("%T: sent %v", marshaler, sent)
+		}
+	}
+}
+
 // TestCallsShareAnAttemptToConnect: a broker that does not respond costs an attempt seconds. If each of many concurrent
 // calls made its own, the last would wait for minutes, and so would Close.
 func TestCallsShareAnAttemptToConnect(t *testing.T) {
