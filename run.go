@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,7 @@ type running struct {
 	end    context.CancelFunc
 	done   chan struct{}
 	err    error // valid when done is closed
+	alone  bool  // it ended before it was told to; valid when done is closed
 }
 
 // RunWith runs all runners, like Run, with a configuration. It returns an error that names an invalid field.
@@ -79,6 +81,7 @@ func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 		go func() {
 			defer func() { close(one.done); returned <- struct{}{} }()
 			one.err = r.Run(own)
+			one.alone = own.Err() == nil
 		}()
 	}
 	if len(runners) > 0 {
@@ -122,7 +125,7 @@ func endAll(all []*running, timeout time.Duration) error {
 		}
 		select {
 		case <-one.done:
-			if !errors.Is(one.err, context.Canceled) {
+			if one.alone || !onlyCanceled(one.err) {
 				errs = append(errs, one.err)
 			}
 		default:
@@ -133,4 +136,15 @@ func endAll(all []*running, timeout time.Duration) error {
 		errs = append(errs, fmt.Errorf("%w: still running after %s: %s", ErrCloseTimeout, timeout, strings.Join(hang, ", ")))
 	}
 	return errors.Join(errs...)
+}
+
+// onlyCanceled reports whether an error says no more than that a context was canceled.
+func onlyCanceled(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !onlyCanceled(err) })
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return onlyCanceled(inner)
+	}
+	return errors.Is(err, context.Canceled)
 }

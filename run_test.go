@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -95,6 +96,34 @@ func TestRunEndsAllWhenOneReturns(t *testing.T) {
 					t.Errorf("ended: %v", l.ends)
 				}
 			})
+		})
+	}
+}
+
+// TestRunHidesOnlyTheEnd: an error that wraps context.Canceled may say more than that Run has ended the runner.
+func TestRunHidesOnlyTheEnd(t *testing.T) {
+	t.Run("a runner that fails by itself", func(t *testing.T) {
+		inner := fmt.Errorf("sync: %w", context.Canceled) // of a context of its own
+		err := Run(t.Context(), runnerFunc(func(context.Context) error { return inner }))
+		if !errors.Is(err, inner) {
+			t.Errorf("returned %v, want %v", err, inner)
+		}
+	})
+	lost := errors.New("lost")
+	for name, tt := range map[string]struct {
+		result func(ctx context.Context) error
+		want   error
+	}{
+		"the end":                    {func(ctx context.Context) error { return fmt.Errorf("read: %w", ctx.Err()) }, nil},
+		"the end and another reason": {func(ctx context.Context) error { return errors.Join(ctx.Err(), lost) }, lost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			err := Run(ctx, runnerFunc(func(ctx context.Context) error { <-ctx.Done(); return tt.result(ctx) }))
+			if !errors.Is(err, tt.want) {
+				t.Errorf("returned %v, want %v", err, tt.want)
+			}
 		})
 	}
 }
