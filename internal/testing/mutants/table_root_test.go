@@ -137,8 +137,18 @@ var rootMutants = []Mutant{
 	{
 		Name: "R20", File: "run.go", In: ".", Test: "TestRunEndsAllWhenOneReturns",
 		Breaks: "Run does not return the error of a runner",
-		Old:    "if !errors.Is(one.err, context.Canceled) {",
+		Old:    "if one.alone || !onlyCanceled(one.err) {",
 		New:    "if false {",
+	},
+	{
+		Name: "R23", File: "run.go", In: ".", Test: "TestRunHidesOnlyTheEnd",
+		Breaks: "a runner that failed by itself looks as if Run had ended it",
+		Old:    "if one.alone || ", New: "if ",
+	},
+	{
+		Name: "R24", File: "run.go", In: ".", Test: "TestRunHidesOnlyTheEnd",
+		Breaks: "an error that is joined with the end of the context is lost",
+		Old:    "return !slices.ContainsFunc", New: "return errors.Is(err, context.Canceled) || !slices.ContainsFunc",
 	},
 	{
 		Name: "R21", File: "run.go", In: ".", Test: "TestRunEndsAllWhenOneReturns",
