@@ -35,12 +35,13 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	return &Subscriber{cfg: cfg, logger: logger, topics: inbound.NewTopics("nats", "Consumer")}, nil
 }
 
-// Subscribe delivers the messages of a topic until ctx ends or Close is called.
-// Then the contexts of its messages end, and the channel is closed when they are acked, or after CloseTimeout.
+// Subscribe delivers the messages of a topic until ctx ends or Close is called. Then the contexts of its messages end,
+// and the channel is closed when they are acked, or after CloseTimeout.
 //
-// The topic is a subject, and may have wildcards that match subjects of one stream. Subscribe connects in the background: while NATS is down, or if no stream has the
-// topic or several have, it logs errors and does not fail. It returns outbox.ErrClosed after Close, and an error if the
-// topic already has a subscription, because another would only be a standby.
+// The topic is a subject, and may have wildcards that match subjects of one stream. Subscribe connects in the
+// background: while NATS is down, or if no stream has the topic or several have, it logs errors and does not fail. It
+// returns outbox.ErrClosed after Close, and an error if the topic already has a subscription, because another would
+// only be a standby.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	var messages <-chan *message.Message
 	err := s.topics.Start(ctx, topic, func(ctx context.Context) (func(), error) {
