@@ -170,10 +170,11 @@ func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
 	}
 }
 
-// inProcess returns a Pub/Sub whose messages keep their context. If it blocks, Publish returns when they are acked.
+// inProcess returns a Pub/Sub whose messages keep their context. If it blocks, Publish returns when they are acked. It
+// keeps messages for later subscribers, because a Router starts its handlers in any order.
 func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 	t.Helper()
-	cfg := gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: blocks}
+	cfg := gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: blocks, Persistent: true}
 	pubsub := gochannel.NewGoChannel(cfg, watermill.NopLogger{})
 	t.Cleanup(func() { assert.NoError(t, pubsub.Close()) })
 	return pubsub
