@@ -97,7 +97,7 @@ func TestJetStreamConsumerIsMoved(t *testing.T) {
 			require.NoError(t, move(w, w.consumer().Name))
 			w.await(w.settled)
 			w.verify()
-			eventually(t, func() bool { return w.consumer().NumAckPending == 0 }, "all messages are acked")
+			w.allAcked()
 		})
 	}
 }
@@ -144,7 +144,7 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 				select seq, lag(seq) over (partition by key order by n) as before from fresh) r
 				where seq <> coalesce(before, 0) + 1`), "out of order")
 			assert.Zero(t, w.h.count(t, `select count(*) - count(distinct (key, seq)) from ledger`), "twice")
-			eventually(t, func() bool { return w.consumer().NumAckPending == 0 }, "all messages are acked")
+			w.allAcked()
 		})
 	}
 }

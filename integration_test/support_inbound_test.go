@@ -337,15 +337,21 @@ func newJetStreamWorldIn(t testing.TB, h handle, url string, configure func(*nat
 	return &jetStreamWorld{inboundWorld: w, url: url, js: js, stream: stream}
 }
 
-// consumer returns the server's information about the stream's only consumer. It waits for one that is made again.
-func (w *jetStreamWorld) consumer() (info *natsgo.ConsumerInfo) {
+// consumer returns the server's information about the stream's only consumer, or nil if there is none.
+func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
+	for info := range w.js.Consumers(w.stream) {
+		return info
+	}
+	return nil
+}
+
+// allAcked waits until the consumer, which may be made again meanwhile, has no message in flight.
+func (w *jetStreamWorld) allAcked() {
+	w.t.Helper()
 	eventually(w.t, func() bool {
-		for i := range w.js.Consumers(w.stream) {
-			info = i
-		}
-		return info != nil
-	}, "the stream has a consumer")
-	return info
+		info := w.consumer()
+		return info != nil && info.NumAckPending == 0
+	}, "all messages are acked")
 }
 
 func (c inboundConfig) natsSubscriber(logger watermill.LoggerAdapter) (message.Subscriber, error) {
