@@ -50,7 +50,7 @@ type running struct {
 	end    context.CancelFunc
 	done   chan struct{}
 	err    error // valid when done is closed
-	alone  bool  // it ended before it was told to; valid when done is closed
+	early  bool  // it returned before end was called; valid when done is closed
 }
 
 // RunWith runs all runners, like Run, with a configuration. It returns an error that names an invalid field.
@@ -81,7 +81,7 @@ func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 		go func() {
 			defer func() { close(one.done); returned <- struct{}{} }()
 			one.err = r.Run(own)
-			one.alone = own.Err() == nil
+			one.early = own.Err() == nil
 		}()
 	}
 	if len(runners) > 0 {
@@ -125,7 +125,7 @@ func endAll(all []*running, timeout time.Duration) error {
 		}
 		select {
 		case <-one.done:
-			if one.alone || !onlyCanceled(one.err) {
+			if one.early || !onlyCanceled(one.err) {
 				errs = append(errs, one.err)
 			}
 		default:
@@ -138,7 +138,7 @@ func endAll(all []*running, timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// onlyCanceled reports whether an error says no more than that a context was canceled.
+// onlyCanceled reports whether err wraps context.Canceled and no other error.
 func onlyCanceled(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !onlyCanceled(err) })

@@ -24,7 +24,7 @@ type Marshaler struct {
 
 var _ wmamqp.Marshaler = Marshaler{}
 
-// ourMarshaler wraps a marshaler unless it is ours already: each name must be encoded once.
+// ourMarshaler wraps m unless it is a Marshaler already, which would encode each name twice.
 func ourMarshaler(m wmamqp.Marshaler) Marshaler {
 	switch m := m.(type) {
 	case Marshaler:

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -236,40 +234,22 @@ func TestRabbitMQRefusesAnExchange(t *testing.T) {
 	}
 }
 
-// deafConn drops what the server sends while deaf is set.
-type deafConn struct {
-	net.Conn
-	deaf *atomic.Bool
-}
-
-func (c deafConn) Read(p []byte) (n int, err error) {
-	for n, err = c.Conn.Read(p); err == nil && c.deaf.Load(); {
-		n, err = c.Conn.Read(p)
-	}
-	return n, err
-}
-
 // TestRabbitMQThatConfirmsNothing: an operator must not look for a lost connection.
 func TestRabbitMQThatConfirmsNothing(t *testing.T) {
 	extended(t)
 	server := sharedRabbitMQ(t)
-	var deaf atomic.Bool
-	cfg := wmamqp.NewDurableQueueConfig(server.URL())
-	cfg.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
-		conn, err := amqp091.DefaultDial(patience)(network, address)
-		return deafConn{conn, &deaf}, err
-	}}
-	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg, AckTimeout: time.Second}, nil)
+	proxy := newProxy(t, server.URL())
+	pub, err := amqpPublisher(proxy.url)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, pub.Close()) }()
 	queue := amqpQueue(t, server.URL(), nil)
 	publish := func() error { return pub.Publish(queue, message.NewMessage(watermill.NewUUID(), nil)) }
 	require.NoError(t, publish())
-	deaf.Store(true)
+	proxy.freeze()
 	err = publish()
 	require.ErrorContains(t, err, "no confirm from the broker within AckTimeout")
 	require.Equal(t, unavailable, verdictOf(err))
-	deaf.Store(false)
+	proxy.thaw()
 	eventually(t, func() bool { return publish() == nil }, "it publishes again")
 }
 

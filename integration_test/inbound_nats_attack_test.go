@@ -181,10 +181,7 @@ func TestJetStreamForeignConfiguration(t *testing.T) {
 func TestJetStreamTopicOfTwoStreams(t *testing.T) {
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
-	prefix, _, _ := strings.Cut(w.topic, ".")
-	other := "Z" + w.stream
-	_, err := w.js.AddStream(&natsgo.StreamConfig{Name: other, Subjects: []string{"other-" + prefix + ".payments"}})
-	require.NoError(t, err)
+	_, other, _ := natsStream(t, w.url, nil)
 	log := newLogCapture(t)
 	sub, err := w.config().natsSubscriber(log)
 	require.NoError(t, err)

@@ -328,7 +328,7 @@ func TestInboxRetentionOff(t *testing.T) {
 	agedInbox(t, h, 5)
 	cfg := quickConfig()
 	cfg.CleanInterval, cfg.InboxRetention, cfg.Retention = 10*time.Millisecond, -1, time.Minute
-	h.publish(t, "orders", "", "1") // first: if it were not committed yet, the clean-up would pass it for an hour
+	h.publish(t, "orders", "", "1") // the clean-up skips a row that is not committed yet, for an hour
 	w := startForwarder(t, h, cfg)
 	w.arrives(t, "1")
 	h.reaches(t, 1, "it is settled", "select count(*) from outbox where published_at is not null")

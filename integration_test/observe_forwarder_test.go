@@ -77,7 +77,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	var traces []string
 	cfg := classifyingConfig()
 	cfg.CleanInterval, cfg.Retention = 20*time.Millisecond, time.Minute
-	h.publish(t, "orders", "", "refused") // first: if it were not committed yet, the clean-up would pass it for an hour
+	h.publish(t, "orders", "", "refused") // the clean-up skips a row that is not committed yet, for an hour
 	w := startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()

@@ -337,7 +337,7 @@ func newJetStreamWorldIn(t testing.TB, h handle, url string, configure func(*nat
 	return &jetStreamWorld{inboundWorld: w, url: url, js: js, stream: stream}
 }
 
-// consumer returns the server's information about the stream's only consumer, or nil if there is none.
+// consumer returns the state of the stream's only consumer, or nil if the stream has none.
 func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
 	for info := range w.js.Consumers(w.stream) {
 		return info
@@ -345,7 +345,7 @@ func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
 	return nil
 }
 
-// allAcked waits until the consumer, which may be made again meanwhile, has no message in flight.
+// allAcked waits until the consumer has no unacked messages. It may have been deleted and not be back yet.
 func (w *jetStreamWorld) allAcked() {
 	w.t.Helper()
 	eventually(w.t, func() bool {

@@ -38,8 +38,8 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 // Subscribe delivers the messages of a topic until ctx ends or Close is called. Then the contexts of its messages end,
 // and the channel is closed when they are acked, or after CloseTimeout.
 //
-// The topic is a subject, and may have wildcards that match subjects of one stream. Subscribe connects in the
-// background: while NATS is down, or if no stream has the topic or several have, it logs errors and does not fail. It
+// The topic is a subject. It may have wildcards if one stream has all the subjects that match. Subscribe connects in
+// the background: while NATS is down, or if no stream or several have the topic, it logs errors and does not fail. It
 // returns outbox.ErrClosed after Close, and an error if the topic already has a subscription, because another would
 // only be a standby.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

@@ -137,13 +137,13 @@ var rootMutants = []Mutant{
 	{
 		Name: "R20", File: "run.go", In: ".", Test: "TestRunEndsAllWhenOneReturns",
 		Breaks: "Run does not return the error of a runner",
-		Old:    "if one.alone || !onlyCanceled(one.err) {",
+		Old:    "if one.early || !onlyCanceled(one.err) {",
 		New:    "if false {",
 	},
 	{
 		Name: "R23", File: "run.go", In: ".", Test: "TestRunHidesOnlyTheEnd",
 		Breaks: "a runner that failed by itself looks as if Run had ended it",
-		Old:    "if one.alone || ", New: "if ",
+		Old:    "if one.early || ", New: "if ",
 	},
 	{
 		Name: "R24", File: "run.go", In: ".", Test: "TestRunHidesOnlyTheEnd",
